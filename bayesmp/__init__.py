@@ -1,0 +1,32 @@
+"""bayesmp: Bayesian neural networks trained by message passing."""
+
+from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
+from bayesmp.history import EpochRecord, History
+from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
+from bayesmp.network import Network
+from bayesmp.trainer import TrainConfig, Trainer, fit
+
+__version__ = "0.1.0"
+__all__ = [
+    "Argmax",
+    "AvgPool2d",
+    "ClassPrediction",
+    "Conv2d",
+    "EpochRecord",
+    "Flatten",
+    "Gaussian",
+    "History",
+    "LeakyReLU",
+    "Linear",
+    "MaxPool2d",
+    "Moments",
+    "Network",
+    "ReLU",
+    "Regression",
+    "RegressionPrediction",
+    "Softmax",
+    "TrainConfig",
+    "Trainer",
+    "fit",
+]

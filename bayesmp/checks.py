@@ -1,0 +1,94 @@
+"""Validation at the boundary: what was expected, what came, what to do. Nothing here changes any state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """A tensor from a tensor, an array or nested lists, or a ValueError."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype == object:
+            raise TypeError("it holds objects, not numbers")
+        return torch.as_tensor(array)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}: {error}") from error
+
+
+def check_inputs(x: Any, input_shape: tuple[int, ...]) -> Tensor:
+    """x as a finite floating-point (b, *input_shape) tensor with b >= 1, or a ValueError."""
+    x = as_tensor(x, "x")
+    expected = f"(n, {', '.join(map(str, input_shape))})"
+    if not x.is_floating_point():
+        raise ValueError(
+            f"x must hold floating-point numbers, got {x.dtype}; convert with x.float() and standardise it first "
+            "(the prior expects inputs of order one)"
+        )
+    if x.ndim != 1 + len(input_shape) or tuple(x.shape[1:]) != input_shape:
+        hint = "; for a single example pass x[None]" if tuple(x.shape) == input_shape else ""
+        raise ValueError(f"x must have shape {expected} to fit the first layer, got {tuple(x.shape)}{hint}")
+    if x.shape[0] == 0:
+        raise ValueError(f"x must hold at least one example, got an empty tensor of shape {tuple(x.shape)}")
+    finite = x.isfinite().flatten(1).all(dim=1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise ValueError(f"x has NaN or infinite values, first in row {row}; impute or drop such rows")
+    return x
+
+
+def check_lengths(x: Tensor, y: Tensor) -> None:
+    """Raise unless there is one target per example."""
+    if y.ndim == 0 or y.shape[0] != x.shape[0]:
+        got = "a single number" if y.ndim == 0 else f"{y.shape[0]} targets"
+        raise ValueError(f"y must have one target per row of x: expected {x.shape[0]} targets, got {got}")
+
+
+def check_real_targets(y: Any, n_outputs: int) -> Tensor:
+    """y as a finite (b, n_outputs) tensor; (b,) is accepted for one output."""
+    y = as_tensor(y, "y")
+    if y.dtype == torch.bool or y.is_complex():
+        raise ValueError(f"regression targets must be real numbers, got {y.dtype}; convert them with y.float()")
+    y = y if y.is_floating_point() else y.to(torch.get_default_dtype())
+    if y.ndim == 1 and n_outputs == 1:
+        y = y[:, None]
+    if y.ndim != 2 or y.shape[1] != n_outputs:
+        expected = "(n,) or (n, 1)" if n_outputs == 1 else f"(n, {n_outputs})"
+        raise ValueError(f"y must have shape {expected} to fit the last layer, got {tuple(y.shape)}")
+    finite = y.isfinite().all(dim=1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise ValueError(f"y has NaN or infinite values, first in row {row}; drop such rows")
+    return y
+
+
+def check_labels(y: Any, n_classes: int) -> Tensor:
+    """y as a (b,) int64 tensor of labels in 0 .. n_classes - 1."""
+    y = as_tensor(y, "y")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise ValueError(f"class labels must have shape (n,), got {tuple(y.shape)}; for one-hot rows pass y.argmax(1)")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise ValueError(f"class labels must be integers 0 .. {n_classes - 1}, got {y.dtype}; convert with y.long()")
+    y = y.long()
+    if len(y) > 0 and (int(y.min()) < 0 or int(y.max()) >= n_classes):
+        bad = int(((y < 0) | (y >= n_classes)).nonzero()[0])
+        raise ValueError(
+            f"class labels must lie in 0 .. {n_classes - 1} (the last layer has {n_classes} outputs), "
+            f"got {int(y[bad])} in row {bad}; relabel, or widen the last layer"
+        )
+    return y
+
+
+def check_positive_int(value: Any, name: str) -> int:
+    """A positive int, or a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    return int(value)

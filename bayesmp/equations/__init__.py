@@ -1,0 +1,1 @@
+"""Message equations: pure functions, Gaussians in, Gaussian out. They know no layers, files or logs."""

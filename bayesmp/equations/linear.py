@@ -1,0 +1,162 @@
+r"""Inner product z_o = sum_i w_oi a_i + bias_o: to z, to a, to w, to bias; exact, and as matrix products.
+
+Exact form, with v_i = Var[a_i] E[w_i]^2 + E[a_i^2] Var[w_i] the share of term i in Var[z]:
+    den_i = 1 + rho_z (var - v_i),  t_i = (tau_z - rho_z (mean - E[a_i] E[w_i])) / den_i,  r_i = rho_z / den_i
+    to w_i: tau = t_i E[a_i], rho = r_i E[a_i^2];   to a_i: tau = t_i E[w_i], rho = r_i E[w_i^2]
+It needs a (b, p, o, i) array. Matrix form: the term's own share stays in, D = 1 + rho_z var for every i, so that with
+    q = rho_z / D,  e = (tau_z - rho_z mean) / D
+everything is a product of the map. Its error is O(1 / fan-in); `prefers_exact` is the rule that picks.
+
+Known inputs are plain tensors. Then z is an exact weighted sum of the weights, and its messages belong to the weights'
+cavities. Two roads lead there. With `at_cavity=True` the weights passed in are cavities, one set per example
+(sequential schedule). Else they are marginals (parallel schedule), and with g = tau_z - rho_z E[z] at the *marginal*
+mean, tau_w = a g + mean_w rho_w holds identically (because E[w] - E_cavity[w] = var_cavity a g): the residual is then
+not divided by D, and the means of a linear-Gaussian model are those of the closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayesmp.equations.linear_maps import LinearMap
+from bayesmp.gaussian import Gaussian, Moments
+
+EXACT_FAN_IN = 16  # up to this many terms the O(1/fan-in) error of the matrix form matters and the exact form is cheap
+
+
+def prefers_exact(fan_in: int, exact: bool | None = None) -> bool:
+    """Whether a layer uses the exact form: the user's word if given, else for small fan-in."""
+    return fan_in <= EXACT_FAN_IN if exact is None else exact
+
+
+# --- to the output ---------------------------------------------------------------------------------------------------
+
+
+def linear_to_output(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, bias: Moments | None) -> Moments:
+    """Mean and variance of z; `m_in` as a plain tensor is a known input. The variance is a sum of positive terms."""
+    if isinstance(m_in, Moments):
+        mean = linear_map.op(m_in.mean, weight.mean)
+        var = linear_map.op(m_in.var, weight.mean.square() + weight.var)
+        var = var + linear_map.op(m_in.mean.square(), weight.var)
+    else:
+        mean, var = linear_map.op(m_in, weight.mean), linear_map.op(m_in.square(), weight.var)
+    if bias is None:
+        return Moments(mean, var)
+    return Moments(mean + linear_map.spread(bias.mean), var + linear_map.spread(bias.var))
+
+
+# --- matrix form -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What an output tells its terms in the matrix form: slope e and curvature q, each of the shape of z."""
+
+    e: Tensor
+    q: Tensor
+
+
+def residual(m_z: Moments, m_back: Gaussian, *, known_input: bool) -> Residual:
+    """e and q of the module's docstring from the forward moments of z and the message arriving at it."""
+    inv_den = 1.0 / (1.0 + m_back.rho * m_z.var)
+    slope = m_back.tau - m_back.rho * m_z.mean
+    return Residual(slope if known_input else slope * inv_den, m_back.rho * inv_den)
+
+
+def linear_to_input(linear_map: LinearMap, m_in: Moments, weight: Moments, back: Residual) -> Gaussian:
+    """tau = op_input(e, Wm) + Am op_input(q, Wm^2), rho = op_input(q, Wm^2 + Wv)."""
+    from_mean = linear_map.op_input(back.q, weight.mean.square())
+    tau = linear_map.op_input(back.e, weight.mean) + m_in.mean * from_mean
+    return Gaussian(tau, from_mean + linear_map.op_input(back.q, weight.var))
+
+
+def linear_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, back: Residual) -> Gaussian:
+    """tau = op_weight(Am, e) + Wm op_weight(Am^2, q), rho = op_weight(Am^2 + Av, q); summed over batch and positions."""
+    mean = m_in.mean if isinstance(m_in, Moments) else m_in
+    from_mean = linear_map.op_weight(mean.square(), back.q)
+    rho = from_mean
+    if isinstance(m_in, Moments):
+        rho = from_mean + linear_map.op_weight(m_in.var, back.q)
+    return Gaussian(linear_map.op_weight(mean, back.e) + weight.mean * from_mean, rho)
+
+
+def linear_to_bias(linear_map: LinearMap, bias: Moments, back: Residual) -> Gaussian:
+    """tau = sum e + mean_b sum q, rho = sum q; summed over batch and positions."""
+    rho = linear_map.channel_sum(back.q)
+    return Gaussian(linear_map.channel_sum(back.e) + bias.mean * rho, rho)
+
+
+# --- exact form ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExactTerms:
+    """The per-term messages of an inner product before they are weighted: t and r, shape (b, p, o, i); p positions."""
+
+    t: Tensor
+    r: Tensor
+
+
+def exact_terms(
+    linear_map: LinearMap,
+    m_in: Moments | Tensor,
+    weight: Moments,
+    m_z: Moments,
+    m_back: Gaussian,
+    *,
+    at_cavity: bool,
+) -> ExactTerms:
+    """t_i and r_i of the module's docstring; m_z holds the whole sum, bias included."""
+    weight_mean = linear_map.flat_weight(weight.mean)  # (o, i)
+    weight_var = linear_map.flat_weight(weight.var)
+    if isinstance(m_in, Moments):
+        mean = linear_map.patches(m_in.mean)[:, :, None, :]  # (b, p, 1, i)
+        var = linear_map.patches(m_in.var)[:, :, None, :]
+        share = var * weight_mean.square() + (mean.square() + var) * weight_var
+    else:
+        mean = linear_map.patches(m_in)[:, :, None, :]
+        share = mean.square() * weight_var
+    z_mean, z_var = linear_map.rows(m_z.mean)[..., None], linear_map.rows(m_z.var)[..., None]  # (b, p, o, 1)
+    tau, rho = linear_map.rows(m_back.tau)[..., None], linear_map.rows(m_back.rho)[..., None]
+    inv_den = 1.0 / (1.0 + rho * (z_var - share).clamp_min(0.0))
+    own = mean * weight_mean
+    if isinstance(m_in, Moments) or at_cavity:
+        t = (tau - rho * (z_mean - own)) * inv_den
+    else:
+        t = (tau - rho * z_mean) + rho * inv_den * own
+    return ExactTerms(t, rho * inv_den)
+
+
+def exact_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, terms: ExactTerms) -> Gaussian:
+    """Message to each weight, multiplied over batch and positions."""
+    if isinstance(m_in, Moments):
+        mean = linear_map.patches(m_in.mean)[:, :, None, :]
+        second = mean.square() + linear_map.patches(m_in.var)[:, :, None, :]
+    else:
+        mean = linear_map.patches(m_in)[:, :, None, :]
+        second = mean.square()
+    tau, rho = (terms.t * mean).sum((0, 1)), (terms.r * second).sum((0, 1))  # (o, i)
+    return Gaussian(tau.view(weight.shape), rho.view(weight.shape))
+
+
+def exact_to_input(linear_map: LinearMap, weight: Moments, terms: ExactTerms) -> Gaussian:
+    """Message to each input, multiplied over the outputs and windows that use it."""
+    weight_mean = linear_map.flat_weight(weight.mean)
+    second = weight_mean.square() + linear_map.flat_weight(weight.var)
+    tau, rho = (terms.t * weight_mean).sum(2), (terms.r * second).sum(2)  # (b, p, i)
+    return Gaussian(linear_map.fold(tau), linear_map.fold(rho))
+
+
+def exact_to_bias(
+    linear_map: LinearMap, bias: Moments, m_z: Moments, m_back: Gaussian, *, at_cavity: bool, known_input: bool
+) -> Gaussian:
+    """Message to each bias: a weighted sum with weight 1, multiplied over batch and positions."""
+    mean, var = linear_map.spread(bias.mean), linear_map.spread(bias.var)
+    inv_den = 1.0 / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
+    if at_cavity or not known_input:
+        tau = (m_back.tau - m_back.rho * (m_z.mean - mean)) * inv_den
+    else:
+        tau = (m_back.tau - m_back.rho * m_z.mean) + m_back.rho * inv_den * mean
+    return Gaussian(linear_map.channel_sum(tau), linear_map.channel_sum(m_back.rho * inv_den))

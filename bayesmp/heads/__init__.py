@@ -1,0 +1,7 @@
+"""Heads: what the last layer's outputs mean, and what a target tells them."""
+
+from bayesmp.heads.base import Head
+from bayesmp.heads.classification import Argmax, ClassPrediction, Softmax
+from bayesmp.heads.regression import Regression, RegressionPrediction
+
+__all__ = ["Argmax", "ClassPrediction", "Head", "Regression", "RegressionPrediction", "Softmax"]

@@ -1,0 +1,167 @@
+"""Class labels: softmax and argmax heads, with a learned link between outputs and probabilities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp import checks
+from bayesmp.equations.likelihood import (
+    argmax_predictive,
+    argmax_to_latent,
+    probit_scaled,
+    softmax_predictive,
+    softmax_to_latent,
+)
+from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.heads.base import Head, certain_grid, log_grid, without_own_message
+from bayesmp.layers.base import Shape
+
+SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """Class probabilities, and the moments of the outputs they come from.
+
+    Attributes:
+        probs: (n, c), each row sums to 1.
+        mean, epistemic_var: moments of the network's outputs (n, c), before the link.
+    """
+
+    probs: Tensor
+    mean: Tensor
+    epistemic_var: Tensor
+
+    @property
+    def label(self) -> Tensor:
+        """The most probable class of each row."""
+        return self.probs.argmax(1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of each row's probabilities in nats: 0 is certain, log(c) knows nothing."""
+        return -torch.special.xlogy(self.probs, self.probs).sum(1)
+
+    @staticmethod
+    def concatenate(parts: list[ClassPrediction]) -> ClassPrediction:
+        return ClassPrediction(
+            torch.cat([part.probs for part in parts]),
+            torch.cat([part.mean for part in parts]),
+            torch.cat([part.epistemic_var for part in parts]),
+        )
+
+
+class _Classifier(Head):
+    """What both heads share: labels, and P(c) = softmax(scale * mean / sqrt(1 + pi/8 scale^2 var)) averaged over scale."""
+
+    def __init__(self, scale: float | str | None) -> None:
+        if scale == "learn":
+            self.grid = log_grid(*SCALE_GRID)
+        elif scale is None:
+            self.grid = certain_grid(1.0)
+        elif isinstance(scale, str) or not (scale > 0 and math.isfinite(scale)):
+            raise ValueError(f"scale must be a positive number, 'learn' or None, got {scale!r}")
+        else:
+            self.grid = certain_grid(float(scale))
+        self.scale = scale
+
+    def n_outputs(self, shape_out: Shape) -> int:
+        n_classes = super().n_outputs(shape_out)
+        if n_classes < 2:
+            raise ValueError(
+                f"{self!r} needs one output per class, at least 2, but the last layer has {n_classes}; "
+                "for two classes use two outputs"
+            )
+        return n_classes
+
+    def check_targets(self, y: Any, n_outputs: int) -> Tensor:
+        return checks.check_labels(y, n_outputs)
+
+    def initial_message(self, y: Tensor) -> Tensor:
+        return torch.zeros_like(self.grid)
+
+    def to_constant(self, m_out: Moments, m_back: Gaussian, y: Tensor) -> Tensor:
+        """Log-likelihood of the labels for each scale, at outputs that have not seen their own label."""
+        fair = without_own_message(m_out, m_back)
+        scale = self.grid.to(fair.mean)[:, None, None]
+        logits = probit_scaled(Moments(scale * fair.mean, scale.square() * fair.var))  # (k, b, c)
+        return torch.log_softmax(logits, 2).gather(2, y.expand(len(scale), -1)[..., None]).sum((1, 2))
+
+    def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
+        """Class probabilities (b, c), averaged over the belief about the scale."""
+        probs = torch.zeros_like(m_out.mean)
+        for weight, scale in zip(torch.softmax(log_weights, 0), self.grid.to(m_out.mean), strict=True):
+            probs = probs + weight * softmax_predictive(Moments(scale * m_out.mean, scale.square() * m_out.var))
+        return probs
+
+    def predict(self, m_out: Moments, log_weights: Tensor) -> ClassPrediction:
+        return ClassPrediction(self.probabilities(m_out, log_weights), m_out.mean, m_out.var)
+
+    def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
+        scale = self.expected(log_weights)
+        log_probs = torch.log_softmax(probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var)), 1)
+        return {
+            "accuracy": (m_out.mean.argmax(1) == y).sum().to(m_out.mean),
+            "nll": -log_probs.gather(1, y[:, None]).sum(),
+        }
+
+
+class Softmax(_Classifier):
+    """P(class) = softmax of the outputs.
+
+    Args:
+        scale: factor on the outputs in the predictive: "learn" (from the training data, each example judged without
+            its own message), a number, or None for 1.
+    """
+
+    def __init__(self, *, scale: float | str | None = "learn") -> None:
+        super().__init__(scale)
+
+    def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
+        return softmax_to_latent(m_out, y)
+
+    def __repr__(self) -> str:
+        return "Softmax()" if self.scale == "learn" else f"Softmax(scale={self.scale!r})"
+
+
+class Argmax(_Classifier):
+    """The label is the class whose output is largest.
+
+    Args:
+        noise: variance added to each comparison of two outputs.
+        target, target_var: the regulariser pulls the true class to N(target, target_var), the others to -target.
+        scale: link of the predictive, P(c) = softmax(scale * outputs): "learn" (see Softmax) or a number; None takes
+            the chance of each class to beat every other instead, without a link.
+    """
+
+    def __init__(
+        self,
+        *,
+        noise: float = 0.3,
+        target: float = 1.0,
+        target_var: float = 0.1,
+        scale: float | str | None = "learn",
+    ) -> None:
+        super().__init__(scale)
+        if noise <= 0 or target_var <= 0:
+            raise ValueError(f"noise and target_var are variances and must be positive, got {noise} and {target_var}")
+        self.noise, self.target, self.target_var = noise, target, target_var
+
+    def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
+        return argmax_to_latent(m_out, y, noise=self.noise, target=self.target, target_var=self.target_var)
+
+    def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
+        if self.scale is None:
+            return argmax_predictive(m_out, noise=self.noise)
+        return super().probabilities(m_out, log_weights)
+
+    def __repr__(self) -> str:
+        given = {"noise": (self.noise, 0.3), "target": (self.target, 1.0), "target_var": (self.target_var, 0.1)}
+        options = [f"{name}={value!r}" for name, (value, default) in given.items() if value != default]
+        options += [] if self.scale == "learn" else [f"scale={self.scale!r}"]
+        return f"Argmax({', '.join(options)})"

@@ -1,0 +1,108 @@
+"""Real targets with Gaussian noise, of known or learned variance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp import checks
+from bayesmp.equations.likelihood import gaussian_to_latent
+from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.heads.base import Head, certain_grid, log_grid
+
+NOISE_GRID = (1e-7, 1e3, 240)  # lowest and highest noise variance considered, and how many: steps of 10 %
+
+
+@dataclass(frozen=True)
+class RegressionPrediction:
+    """Predictive Gaussians, one per row and output: what the network believes, and the noise around it.
+
+    Attributes:
+        mean: predictive mean (n, o).
+        epistemic_var: variance from not knowing the weights (n, o); shrinks with data.
+        noise_var: variance of the noise around the function, a scalar; does not.
+    """
+
+    mean: Tensor
+    epistemic_var: Tensor
+    noise_var: Tensor
+
+    @property
+    def var(self) -> Tensor:
+        """Variance of a new target: epistemic_var + noise_var."""
+        return self.epistemic_var + self.noise_var
+
+    @property
+    def std(self) -> Tensor:
+        return self.var.sqrt()
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the central interval that holds a new target with this probability."""
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must lie strictly between 0 and 1, got {level}")
+        reach = math.sqrt(2.0) * float(torch.special.erfinv(torch.tensor(level, dtype=torch.float64))) * self.std
+        return self.mean - reach, self.mean + reach
+
+    @staticmethod
+    def concatenate(parts: list[RegressionPrediction]) -> RegressionPrediction:
+        return RegressionPrediction(
+            torch.cat([part.mean for part in parts]),
+            torch.cat([part.epistemic_var for part in parts]),
+            parts[0].noise_var,
+        )
+
+
+class Regression(Head):
+    """y = output + N(0, noise_var), one target per output.
+
+    Args:
+        noise_var: variance of the noise, in squared units of y; or "learn" to infer it with the weights.
+    """
+
+    def __init__(self, noise_var: float | str) -> None:
+        if noise_var == "learn":
+            self.grid = log_grid(*NOISE_GRID)
+        elif isinstance(noise_var, str) or not (noise_var > 0 and math.isfinite(noise_var)):
+            raise ValueError(f"noise_var must be a positive number or 'learn', got {noise_var!r}")
+        else:
+            self.grid = certain_grid(float(noise_var))
+        self.noise_var = noise_var
+
+    def check_targets(self, y: Any, n_outputs: int) -> Tensor:
+        return checks.check_real_targets(y, n_outputs)
+
+    def initial_message(self, y: Tensor) -> Tensor:
+        """As if the network predicted zero for everything: all of y is noise until the first visits say otherwise."""
+        return self._log_likelihood(y.double().square().sum(), y.numel())
+
+    def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
+        """N(y, 1 / E[1 / noise_var]): the variational message for an uncertain noise."""
+        return gaussian_to_latent(y, 1.0 / self.expected(log_weights, -1.0))
+
+    def to_constant(self, m_out: Moments, m_back: Gaussian, y: Tensor) -> Tensor:
+        """Expected log-likelihood under the outputs' marginals: -n/2 log noise_var - E[(y - f)^2] / (2 noise_var)."""
+        posterior = m_out * m_back if self.is_learned else m_out
+        residual = ((y - posterior.mean).square() + posterior.var).sum()
+        return self._log_likelihood(residual, y.numel())
+
+    def predict(self, m_out: Moments, log_weights: Tensor) -> RegressionPrediction:
+        return RegressionPrediction(m_out.mean, m_out.var, self.expected(log_weights))
+
+    def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
+        var = m_out.var + self.expected(log_weights)
+        squared = (y - m_out.mean).square()
+        return {
+            "mse": squared.sum() / y.shape[1],
+            "nll": 0.5 * (squared / var + torch.log(2.0 * math.pi * var)).sum() / y.shape[1],
+        }
+
+    def _log_likelihood(self, squared_error: Tensor, n: int) -> Tensor:
+        grid = self.grid.to(squared_error)
+        return -0.5 * (n * torch.log(grid) + squared_error / grid)
+
+    def __repr__(self) -> str:
+        return f"Regression(noise_var={self.noise_var!r})"

@@ -1,0 +1,108 @@
+"""What a training run tells about itself, one row per epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp.schedules.base import VisitInfo
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch: how far it went, what it rejected, how well the batches were predicted before each visit."""
+
+    epoch: int
+    steps: tuple[float, ...]  # mean share of the proposed change taken, per layer with weights
+    n_rejected: int  # messages of which only the slope was used (no positive precision)
+    rejected_share: float  # of all messages on the network's edges
+    max_change: float  # largest change of a weight's mean in one visit, in posterior std
+    metrics: dict[str, float]  # means over the training data, each batch predicted just before its visit
+    seconds: float
+
+
+@dataclass
+class History:
+    """All epochs of a run; iterates over its records, and `column(name)` gives one quantity over the epochs."""
+
+    records: list[EpochRecord] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[EpochRecord]:
+        return iter(self.records)
+
+    def __getitem__(self, index: int) -> EpochRecord:
+        return self.records[index]
+
+    def column(self, name: str) -> list[float]:
+        """A field of the records or one of their metrics, over the epochs."""
+        if self.records and name in self.records[0].metrics:
+            return [record.metrics[name] for record in self.records]
+        known = ["epoch", "n_rejected", "rejected_share", "max_change", "seconds"]
+        if name not in known:
+            known += list(self.records[0].metrics) if self.records else []
+            raise ValueError(f"unknown column {name!r}; available: {known}")
+        return [float(getattr(record, name)) for record in self.records]
+
+    def columns(self) -> dict[str, list[float]]:
+        """Every metric and the mean step over the epochs, ready to plot."""
+        if not self.records:
+            return {}
+        found = {name: self.column(name) for name in self.records[0].metrics}
+        found["step"] = [sum(record.steps) / len(record.steps) for record in self.records]
+        return found
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Plain dictionaries, e.g. for JSON or a data frame."""
+        return [asdict(record) for record in self.records]
+
+    @classmethod
+    def from_rows(cls, rows: list[dict[str, Any]]) -> History:
+        return cls([EpochRecord(**{**row, "steps": tuple(row["steps"])}) for row in rows])
+
+
+class EpochTally:
+    """Sums what visits tell, on the device; read once, at the end of the epoch."""
+
+    def __init__(self) -> None:
+        self.n_visits = 0
+        self.n_messages = 0
+        self._sums: dict[str, Tensor] = {}
+        self._max_change: Tensor | None = None
+
+    def add(self, info: VisitInfo) -> None:
+        self.n_visits += 1
+        self.n_messages += info.n_messages
+        parts = {"step": info.step, "n_rejected": info.n_rejected}
+        parts |= {f"metric {name}": value for name, value in info.metrics.items()}
+        for name, value in parts.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+        change = info.max_change
+        self._max_change = change.clone() if self._max_change is None else torch.maximum(self._max_change, change)
+
+    def record(self, epoch: int, n_examples: int, seconds: float) -> EpochRecord:
+        assert self._max_change is not None
+        n_rejected = int(self._sums["n_rejected"])
+        metrics = {
+            name.removeprefix("metric "): float(value) / n_examples
+            for name, value in self._sums.items()
+            if name.startswith("metric ")
+        }
+        if "mse" in metrics:
+            metrics = {"rmse": math.sqrt(metrics.pop("mse")), **metrics}
+        return EpochRecord(
+            epoch=epoch,
+            steps=tuple((self._sums["step"] / self.n_visits).tolist()),
+            n_rejected=n_rejected,
+            rejected_share=n_rejected / max(1, self.n_messages),
+            max_change=float(self._max_change),
+            metrics=metrics,
+            seconds=seconds,
+        )

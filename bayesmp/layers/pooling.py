@@ -1,0 +1,110 @@
+"""Pooling: weighted sums of the entries of each window, with known weights."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from bayesmp import kernels
+from bayesmp.equations.weighted_sum import weighted_sum_to_input, weighted_sum_to_output
+from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.layers.base import Layer, Message, Shape, Weights
+from bayesmp.layers.windows import Pair, gather_windows, pair, scatter_windows, window_count
+
+
+class Pool2d(Layer):
+    """A weighted sum over windows; the subclass says with which weights.
+
+    Args:
+        kernel: window size, an int or a pair; None pools over the whole image.
+        stride: distance between windows; the window size if not given.
+    """
+
+    def __init__(self, kernel: int | Pair | None = None, *, stride: int | Pair | None = None) -> None:
+        if kernel is None and stride is not None:
+            raise ValueError("a global pool (kernel=None) has one window per image and takes no stride")
+        self.kernel = None if kernel is None else pair(kernel, "kernel", least=1)
+        self.stride = self.kernel if stride is None else pair(stride, "stride", least=1)
+
+    @abstractmethod
+    def window_weights(self, windows: Moments) -> Tensor:
+        """Known weight of each window entry, broadcastable to (b, c, n, oh, ow)."""
+
+    @abstractmethod
+    def known_to_output(self, windows: Tensor) -> Tensor:
+        """The pool of known values (b, c, n, oh, ow) -> (b, c, oh, ow)."""
+
+    def output_shape(self, shape_in: Shape) -> Shape:
+        if len(shape_in) != 3:
+            raise ValueError(f"{self!r} takes images of shape (channels, height, width), got {shape_in}")
+        kernel, stride = self._window(shape_in)
+        return (shape_in[0], *window_count(shape_in[1:], kernel, stride, (0, 0), repr(self)))
+
+    def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> Message:
+        kernel, stride = self._window(m_in.shape)
+        if not isinstance(m_in, Moments):
+            return self.known_to_output(gather_windows(m_in, kernel, stride))
+        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
+        return weighted_sum_to_output(self.window_weights(windows), windows, dim=2)
+
+    def messages_back(
+        self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
+    ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
+        assert isinstance(m_in, Moments)
+        kernel, stride = self._window(m_in.shape)
+        size = (m_in.shape[2], m_in.shape[3])
+        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
+        message = weighted_sum_to_input(self.window_weights(windows), windows, m_back, dim=2)
+        return message.map(lambda part: scatter_windows(part, size, kernel, stride)), {}
+
+    def tangent(self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]) -> Tensor | None:
+        assert isinstance(m_in, Moments)
+        if d_in is None:
+            return None
+        kernel, stride = self._window(m_in.shape)
+        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
+        return (self.window_weights(windows) * gather_windows(d_in, kernel, stride)).sum(2)
+
+    def _window(self, shape: Shape) -> tuple[Pair, Pair]:
+        whole = (shape[-2], shape[-1])
+        return (whole, whole) if self.kernel is None or self.stride is None else (self.kernel, self.stride)
+
+    def __repr__(self) -> str:
+        size = "" if self.kernel is None else f"{self.kernel[0]}"
+        options = f", stride={self.stride[0]}" if self.stride is not None and self.stride != self.kernel else ""
+        return f"{type(self).__name__}({size}{options})"
+
+
+class MaxPool2d(Pool2d):
+    """Largest entry of each window: a sum weighted by each entry's probability of being the largest.
+
+    Args:
+        kernel, stride: see Pool2d.
+        noise: variance added when two entries are compared.
+    """
+
+    def __init__(
+        self, kernel: int | Pair | None = None, *, stride: int | Pair | None = None, noise: float = 0.3
+    ) -> None:
+        super().__init__(kernel, stride=stride)
+        if noise < 0:
+            raise ValueError(f"noise is a variance and must be >= 0, got {noise}")
+        self.noise = noise
+
+    def window_weights(self, windows: Moments) -> Tensor:
+        return kernels.largest_probabilities(windows, noise=self.noise, dim=2)
+
+    def known_to_output(self, windows: Tensor) -> Tensor:
+        return windows.amax(2)
+
+
+class AvgPool2d(Pool2d):
+    """Mean of each window, exact in both directions."""
+
+    def window_weights(self, windows: Moments) -> Tensor:
+        return torch.full((), 1.0 / windows.shape[2], dtype=windows.mean.dtype, device=windows.mean.device)
+
+    def known_to_output(self, windows: Tensor) -> Tensor:
+        return windows.mean(2)

@@ -1,0 +1,244 @@
+"""The graph: ordered layers and a head; beliefs about all weights; one sweep out, one sweep back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp import checks
+from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.heads.base import Head
+from bayesmp.heads.classification import ClassPrediction
+from bayesmp.heads.regression import RegressionPrediction
+from bayesmp.layers.base import Layer, Message, Shape, Weights
+from bayesmp.layers.conv import Conv2d
+from bayesmp.layers.linear import Linear
+
+Prediction = RegressionPrediction | ClassPrediction
+
+PREDICT_BUDGET = 4_000_000  # numbers in the widest layer of one prediction batch: about 300 MB at work in float32
+LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one weight tensor lives in the flat vector of all weights."""
+
+    layer: int
+    name: str
+    shape: Shape
+    start: int
+    stop: int
+
+
+class Network:
+    """A Bayesian network: layers, a head, and a Gaussian belief about each weight.
+
+    All weights of all layers live in one flat vector; `prior` and `marginal` are Gaussians of that shape, and the
+    layers see views of it.
+
+    Args:
+        layers: in order, e.g. [Linear(1, 16), LeakyReLU(), Linear(16, 1)].
+        head: Regression(noise_var), Softmax() or Argmax().
+        seed: draws the prior means, which break the symmetry between units.
+        input_shape: shape of one example. Needed only for networks that start with images and whose size cannot be
+            found from a Linear layer behind a Flatten.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], head: Head, *, seed: int = 0, input_shape: Sequence[int] | None = None
+    ) -> None:
+        self.layers = list(layers)
+        _check_parts(self.layers, head)
+        self.head = head
+        self.seed = seed
+        self.input_shape = _find_input_shape(self.layers, input_shape)
+        self.shapes = _shapes_along(self.layers, self.input_shape)  # shapes[k]: input of layer k; last: output
+        self.n_outputs = head.n_outputs(self.shapes[-1])
+        self.slots = _slots(self.layers)
+        self.first_weight_layer = self.slots[0].layer
+        prior = self._draw_prior()
+        self.prior = prior.map(lambda part: part.float())
+        self.marginal = self.prior.map(torch.clone)
+        self.head_log_weights = head.prior_log_weights().float()
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return self.marginal.tau.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.marginal.tau.dtype
+
+    @property
+    def n_weights(self) -> int:
+        return self.slots[-1].stop
+
+    def to(self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Network:
+        """Move the beliefs to a device or a dtype (torch.float32 or torch.float64), in place."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        was_prior = torch.equal(self.prior.tau, self.marginal.tau) and torch.equal(self.prior.rho, self.marginal.rho)
+        dtype = dtype or self.dtype
+        device = self.device if device is None else torch.device(device)
+        if dtype != self.dtype:  # drawn anew, so that a float64 network does not carry float32 rounding
+            self.prior = self._draw_prior()
+        self.prior = self.prior.map(lambda part: part.to(device=device, dtype=dtype))
+        source = self.prior if was_prior else self.marginal
+        self.marginal = source.map(lambda part: part.to(device=device, dtype=dtype, copy=True))
+        self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
+        return self
+
+    def reset(self) -> None:
+        """Forget all data: the marginal becomes the prior again."""
+        self.marginal = self.prior.map(torch.clone)
+        self.head_log_weights = self.head.prior_log_weights().to(self.head_log_weights)
+
+    def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
+        """One dict of weight tensors per layer, as views of a flat vector."""
+        tensors: list[dict[str, Tensor]] = [{} for _ in self.layers]
+        for slot in self.slots:
+            tensors[slot.layer][slot.name] = flat[slot.start : slot.stop].view(slot.shape)
+        return tensors
+
+    def pack(self, messages: Sequence[dict[str, Gaussian]]) -> Gaussian:
+        """The flat Gaussian of per-layer messages to weights; inverse of unpacking."""
+        parts = [messages[slot.layer][slot.name] for slot in self.slots]
+        return Gaussian(
+            torch.cat([part.tau.reshape(-1) for part in parts]), torch.cat([part.rho.reshape(-1) for part in parts])
+        )
+
+    def weights(self, belief: Gaussian | None = None) -> list[Weights]:
+        """Moments of all weights per layer, from a flat belief (the marginal if not given)."""
+        belief = self.marginal if belief is None else belief
+        var = 1.0 / belief.rho
+        means, variances = self.unpack(belief.tau * var), self.unpack(var)
+        return [{name: Moments(m[name], v[name]) for name in m} for m, v in zip(means, variances, strict=True)]
+
+    # --- sweeps ------------------------------------------------------------------------------------------------------
+
+    def sweep_out(self, x: Tensor, weights: Sequence[Weights]) -> list[Message]:
+        """Forward messages on every edge: [x, after layer 0, after layer 1, ...]."""
+        edges: list[Message] = [x]
+        for layer, own in zip(self.layers, weights, strict=True):
+            edges.append(layer.to_output(edges[-1], own))
+        return edges
+
+    def outputs(self, x: Tensor, weights: Sequence[Weights]) -> Moments:
+        """Forward message at the head; unlike `sweep_out` it keeps no intermediate messages alive."""
+        edge: Message = x
+        for layer, own in zip(self.layers, weights, strict=True):
+            edge = layer.to_output(edge, own)
+        assert isinstance(edge, Moments)
+        return edge
+
+    # --- prediction --------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def predict(self, x: Any, *, batch_size: int | None = None) -> Any:
+        """Predictions for new inputs: one forward sweep with the marginals, no sampling.
+
+        Args:
+            x: (n, *input_shape), tensor or array.
+            batch_size: rows at a time; chosen so that memory stays bounded if not given.
+
+        Returns:
+            RegressionPrediction (.mean .epistemic_var .noise_var .var .std .interval) or ClassPrediction (.probs
+            .entropy .label), on the network's device.
+        """
+        x = checks.check_inputs(x, self.input_shape)
+        if batch_size is None:
+            widest = max(int(torch.Size(shape).numel()) for shape in self.shapes)
+            batch_size = min(4096, max(1, PREDICT_BUDGET // widest))
+        else:
+            batch_size = checks.check_positive_int(batch_size, "batch_size")
+        weights = self.weights()
+        parts = []
+        for rows in x.split(batch_size):
+            m_out = self.outputs(rows.to(device=self.device, dtype=self.dtype), weights)
+            parts.append(self.head.predict(m_out, self.head_log_weights))
+        return type(parts[0]).concatenate(parts)
+
+    def __repr__(self) -> str:
+        lines = [f"Network({self.n_weights:,} weights, head={self.head!r}, {self.dtype}, {self.device})"]
+        lines.append(f"  input {' x '.join(map(str, self.input_shape))}")
+        for index, layer in enumerate(self.layers):
+            n_own = sum(slot.stop - slot.start for slot in self.slots if slot.layer == index)
+            shape = " x ".join(map(str, self.shapes[index + 1]))
+            lines.append(f"  {layer!r:<34} -> {shape:<16}" + (f"{n_own:>12,} weights" if n_own else ""))
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _draw_prior(self) -> Gaussian:
+        """The prior of all weights, in float64 on the CPU."""
+        generator = torch.Generator().manual_seed(self.seed)
+        found = [
+            layer.weight_priors(shape, is_first=index == self.first_weight_layer, generator=generator)
+            for index, (layer, shape) in enumerate(zip(self.layers, self.shapes[:-1], strict=True))
+        ]
+        return self.pack(found)
+
+
+def _check_parts(layers: list[Layer], head: Head) -> None:
+    for index, layer in enumerate(layers):
+        if not isinstance(layer, Layer):
+            raise ValueError(f"layer {index} must be a bayesmp layer such as Linear(2, 3), got {layer!r}")
+    if not any(layer.weight_shapes() for layer in layers):
+        raise ValueError("a network needs at least one layer with weights (Linear or Conv2d)")
+    if not isinstance(head, Head):
+        raise ValueError(f"head must be Regression(noise_var), Softmax() or Argmax(), got {head!r}")
+
+
+def _slots(layers: list[Layer]) -> list[Slot]:
+    slots, start = [], 0
+    for index, layer in enumerate(layers):
+        for name, shape in layer.weight_shapes().items():
+            stop = start + int(torch.Size(shape).numel())
+            slots.append(Slot(index, name, shape, start, stop))
+            start = stop
+    return slots
+
+
+def _shapes_along(layers: list[Layer], shape: Shape) -> list[Shape]:
+    shapes = [shape]
+    for index, layer in enumerate(layers):
+        try:
+            shapes.append(layer.output_shape(shapes[-1]))
+        except ValueError as error:
+            raise ValueError(f"layer {index} does not fit: {error}") from None
+    return shapes
+
+
+def _find_input_shape(layers: list[Layer], given: Sequence[int] | None) -> Shape:
+    """The shape of one example: given, or read off the first layer, for images by trying sizes until all layers fit."""
+    if given is not None:
+        return tuple(checks.check_positive_int(size, "each entry of input_shape") for size in given)
+    first = next(layer for layer in layers if layer.weight_shapes())
+    if isinstance(first, Linear):
+        if isinstance(layers[0], Linear) or all(layer.output_shape((first.n_in,)) == (first.n_in,) for layer in layers[: layers.index(first)]):
+            return (first.n_in,)
+    if isinstance(first, Conv2d) and any(isinstance(layer, Linear) for layer in layers):
+        until = next(index for index, layer in enumerate(layers) if isinstance(layer, Linear))
+        for size in range(1, LARGEST_IMAGE + 1):
+            try:
+                shapes = _shapes_along(layers[: until + 1], (first.c_in, size, size))
+            except ValueError:
+                continue
+            if _is_pinned(layers[:until], shapes):
+                return shapes[0]
+    raise ValueError(
+        "the shape of one input cannot be found from the layers; pass input_shape, e.g. input_shape=(3, 32, 32)"
+    )
+
+
+def _is_pinned(layers: list[Layer], shapes: list[Shape]) -> bool:
+    """Whether the image size shows behind these layers: a larger image would change their output."""
+    shape = (shapes[0][0], 2 * shapes[0][1] + 1, 2 * shapes[0][2] + 1)
+    return _shapes_along(layers, shape)[-1] != shapes[len(layers)]

@@ -1,0 +1,25 @@
+"""Schedules: how one visit to a batch turns its old site into a new one."""
+
+from __future__ import annotations
+
+from bayesmp.network import Network
+from bayesmp.schedules.base import Batch, Schedule, VisitInfo
+from bayesmp.schedules.parallel import ParallelSchedule
+from bayesmp.schedules.sequential import SequentialSchedule
+from bayesmp.sites import Sites
+
+SCHEDULES: dict[str, type[Schedule]] = {"parallel": ParallelSchedule, "sequential": SequentialSchedule}
+
+
+def make_schedule(name: str, network: Network, sites: Sites, *, seed: int) -> Schedule:
+    """The schedule of this name, or a ValueError."""
+    check_schedule(name)
+    return SCHEDULES[name](network, sites, seed=seed)
+
+
+def check_schedule(name: str) -> None:
+    if name not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {sorted(SCHEDULES)}, got {name!r}")
+
+
+__all__ = ["SCHEDULES", "Batch", "Schedule", "VisitInfo", "check_schedule", "make_schedule"]

@@ -1,0 +1,69 @@
+"""What every schedule is: a way to visit one batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesmp.network import Network
+from bayesmp.sites import Sites
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples that share a site."""
+
+    index: Tensor  # (1,) on the device: which site
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class VisitInfo:
+    """What a visit has to tell, as tensors on the device so that nothing waits for them."""
+
+    step: Tensor  # (n_weight_layers,) share of the proposed change that was taken
+    n_rejected: Tensor  # messages without positive precision, of which only the slope was used
+    n_messages: int  # how many there were
+    max_change: Tensor  # largest change of a weight's mean, in its posterior std
+    metrics: dict[str, Tensor]  # sums over the batch, before the visit changed anything
+
+
+class Schedule(ABC):
+    """Visits batches of one training run; owns the network's marginal and the sites while it runs."""
+
+    def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
+        self.network = network
+        self.sites = sites
+        self.seed = seed
+
+    def start(self, y: Tensor) -> None:
+        """Fill the sites before the first visit."""
+        network, n = self.network, len(self.sites)
+        self.sites.fill(network.prior**0.0, self.network.head.initial_message(y).to(network.device) / n)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Recompute the posterior from the prior and the sites: what rounding has added since is dropped."""
+        self.network.marginal = self.sites.posterior(self.network.prior)
+        self.network.head_log_weights = self.sites.head_posterior(self.network.head.prior_log_weights())
+
+    @abstractmethod
+    def visit(self, batch: Batch, epoch: int) -> VisitInfo:
+        """Replace the batch's site; epoch counts from 1."""
+
+    def replace_head_site(self, index: Tensor, message: Tensor) -> None:
+        """Replace a batch's message to the head's constant, if it learns one."""
+        if self.network.head.is_learned:
+            self.sites.head.index_copy_(0, index, message.double()[None])
+            self.network.head_log_weights = self.sites.head_posterior(self.network.head.prior_log_weights())
+
+    def generator(self, *key: int) -> torch.Generator:
+        """Random numbers that depend on the seed and the key alone, so that a resumed run draws the same ones."""
+        state = self.seed
+        for part in key:
+            state = (state * 1_000_003 + part + 1) % (2**62)
+        return torch.Generator().manual_seed(state)

@@ -1,0 +1,166 @@
+"""The store of per-batch messages. Posterior = prior x all sites; a visit replaces a site and never adds a second one."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesmp.gaussian import Gaussian
+
+PLACES = ("auto", "device", "host", "disk")
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+DEVICE_SHARE = 0.6  # of the free device memory that sites may take before they are kept on the host
+HOST_SHARE = 0.6  # of the free host memory before they go to a memory-mapped file
+
+
+@dataclass(frozen=True)
+class StoragePlan:
+    """Where sites live, in which precision, and how many bytes that takes."""
+
+    place: str  # "device", "host" or "disk"
+    dtype: torch.dtype
+    n_bytes: int
+
+    def __str__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"sites: {format_bytes(self.n_bytes)} in {kind} on {self.place}"
+
+
+class Sites:
+    """One site per batch for all weights, (n, w) each of tau and rho, and for the head's constant, (n, k).
+
+    Args:
+        n_sites: number of batches.
+        n_weights, n_grid: entries of a weight site and of a head site.
+        dtype: precision of the network.
+        device: where sites are used.
+        place, site_dtype: see `plan_storage`.
+    """
+
+    def __init__(
+        self,
+        n_sites: int,
+        n_weights: int,
+        n_grid: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        place: str = "auto",
+        site_dtype: str | None = None,
+    ) -> None:
+        self.plan = plan_storage(n_sites, n_weights, dtype=dtype, device=device, place=place, site_dtype=site_dtype)
+        self.dtype, self.device = dtype, device
+        self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
+        self.tau, self.rho = self._allocate((2, n_sites, n_weights)).unbind(0)
+        self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
+
+    def __len__(self) -> int:
+        return self.tau.shape[0]
+
+    def get(self, index: Tensor) -> Gaussian:
+        """The site of one batch, ready for arithmetic; index is a (1,) tensor on the device."""
+        if self.plan.place == "device":
+            return Gaussian(self.tau.index_select(0, index)[0], self.rho.index_select(0, index)[0]).map(self._widen)
+        row = int(index)
+        return Gaussian(self.tau[row], self.rho[row]).map(lambda part: self._widen(part.to(self.device)))
+
+    def replace(self, index: Tensor, site: Gaussian) -> Gaussian:
+        """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""
+        stored = site.map(lambda part: part.to(self.plan.dtype))
+        if self.plan.place == "device":
+            self.tau.index_copy_(0, index, stored.tau[None])
+            self.rho.index_copy_(0, index, stored.rho[None])
+        else:
+            row = int(index)
+            self.tau[row].copy_(stored.tau)
+            self.rho[row].copy_(stored.rho)
+        return stored.map(self._widen)
+
+    def fill(self, site: Gaussian, head: Tensor) -> None:
+        """The same site for every batch."""
+        self.tau.copy_(site.tau.expand(len(self), -1))
+        self.rho.copy_(site.rho.expand(len(self), -1))
+        self.head.copy_(head.expand(len(self), -1))
+
+    def posterior(self, prior: Gaussian) -> Gaussian:
+        """prior x all sites, summed in double precision so that no drift builds up over epochs."""
+        total = Gaussian(*(self._total(part) for part in (self.tau, self.rho)))
+        return (prior.map(torch.Tensor.double) * total).map(lambda part: part.to(self.dtype))
+
+    def _total(self, part: Tensor) -> Tensor:
+        total = torch.zeros(part.shape[1], dtype=torch.float64, device=self.device)
+        rows = max(1, 2**26 // max(1, part.shape[1]))  # bounded memory for the double-precision copy
+        for block in part.split(rows):
+            total += block.to(self.device).double().sum(0)
+        return total
+
+    def head_posterior(self, prior: Tensor) -> Tensor:
+        """Log-belief about the head's constant, largest entry 0."""
+        total = prior.to(self.head) + self.head.sum(0)
+        return (total - total.max()).to(self.dtype)
+
+    def _widen(self, part: Tensor) -> Tensor:
+        return part.to(self.dtype)
+
+    def _allocate(self, shape: tuple[int, ...]) -> Tensor:
+        if self.plan.place == "device":
+            return torch.zeros(shape, dtype=self.plan.dtype, device=self.device)
+        if self.plan.place == "host":
+            return torch.zeros(shape, dtype=self.plan.dtype, pin_memory=self.device.type == "cuda")
+        self._file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # removed when the store is
+        size = math.prod(shape)
+        return torch.from_file(self._file.name, shared=True, size=size, dtype=self.plan.dtype).view(shape).zero_()
+
+
+def plan_storage(
+    n_sites: int,
+    n_weights: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    place: str = "auto",
+    site_dtype: str | None = None,
+) -> StoragePlan:
+    """Where to keep the sites.
+
+    Args:
+        place: "device", "host" (pinned memory), "disk" (memory-mapped temporary file) or "auto": the first of these
+            that leaves room to work.
+        site_dtype: "float32", "float64" or "bfloat16"; the network's own if not given. bfloat16 halves the memory and
+            rounds each site to 3 digits; the posterior stays exactly prior x (rounded) sites.
+    """
+    if place not in PLACES:
+        raise ValueError(f"site_store must be one of {PLACES}, got {place!r}")
+    if site_dtype is not None and site_dtype not in DTYPES:
+        raise ValueError(f"site_dtype must be one of {tuple(DTYPES)}, got {site_dtype!r}")
+    store = dtype if site_dtype is None else DTYPES[site_dtype]
+    n_bytes = 2 * n_sites * n_weights * store.itemsize
+    if place == "auto":
+        place = "device"
+        if device.type == "cuda" and n_bytes > DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+            place = "host"
+        if (place == "host" or device.type == "cpu") and n_bytes > HOST_SHARE * _free_host_memory():
+            place = "disk"
+    return StoragePlan(place, store, n_bytes)
+
+
+def format_bytes(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def _free_host_memory() -> float:
+    """Available memory in bytes where the system tells (Linux), else infinity: then nothing is moved to disk."""
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":") for line in file)
+        return 1024.0 * int(fields["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return math.inf

@@ -1,0 +1,161 @@
+"""The loop: batches with fixed membership, epochs in random order, history, checks, progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from bayesmp import checks
+from bayesmp.history import EpochTally, History
+from bayesmp.network import Network
+from bayesmp.schedules import Batch, check_schedule, make_schedule
+from bayesmp.sites import PLACES, Sites, plan_storage
+
+LARGE_STORE = 500_000_000  # bytes of sites from which the user is told before training starts
+INVARIANT_TOLERANCE = 1e-3  # relative; float32 sums over some hundred sites stay well inside it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Settings of a run; a misspelt name fails at once.
+
+    Attributes:
+        batch_size: examples that share a site; also the size of one parallel step.
+        schedule: "parallel" (whole batch as matrix products) or "sequential" (the paper's, one example at a time).
+        seed: decides which examples share a batch and the order of visits.
+        site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
+        site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
+        debug: check after each epoch that the posterior equals prior x sites.
+    """
+
+    batch_size: int = 128
+    schedule: str = "parallel"
+    seed: int = 0
+    site_store: str = "auto"
+    site_dtype: str | None = None
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        checks.check_positive_int(self.batch_size, "batch_size")
+        check_schedule(self.schedule)
+        if self.site_store not in PLACES:
+            raise ValueError(f"site_store must be one of {PLACES}, got {self.site_store!r}")
+
+
+class Trainer:
+    """A training run that can go on: the data, one site per batch, the network, the history so far.
+
+    Args:
+        network: its marginal becomes the posterior; it starts from its prior.
+        x, y: training data, tensors or arrays.
+        config: see TrainConfig; options can also be given by name.
+    """
+
+    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig | None = None, **options: Any) -> None:
+        if config is not None and options:
+            raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
+        self.config = TrainConfig(**options) if config is None else config
+        x = checks.check_inputs(x, network.input_shape)
+        y = network.head.check_targets(y, network.n_outputs)
+        checks.check_lengths(x, y)
+
+        self.network = network
+        self.history = History()
+        self.x = x.to(device=network.device, dtype=network.dtype)
+        self.y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
+        self.members = self._assign_batches(len(x))
+        self.sites = self._make_sites()
+        self.schedule = make_schedule(self.config.schedule, network, self.sites, seed=self.config.seed)
+        network.reset()
+        self.schedule.start(self.y)
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs run so far."""
+        return len(self.history)
+
+    @torch.inference_mode()
+    def run(self, epochs: int, *, progress: bool | None = None) -> History:
+        """Train for this many more epochs; each visits every batch once, in a new random order.
+
+        Args:
+            epochs: how many.
+            progress: show a progress bar; None shows it in a terminal only.
+        """
+        epochs = checks.check_positive_int(epochs, "epochs")
+        hidden = not (sys.stderr.isatty() if progress is None else progress)
+        with tqdm(total=epochs * len(self.members), disable=hidden, unit="batch", mininterval=0.5) as bar:
+            for epoch in range(self.n_epochs + 1, self.n_epochs + epochs + 1):
+                bar.set_description(f"epoch {epoch}")
+                self._run_epoch(epoch, bar)
+                metrics = self.history[-1].metrics
+                bar.set_postfix({name: f"{value:.4g}" for name, value in metrics.items()})
+        return self.history
+
+    def check_invariant(self) -> float:
+        """Largest relative distance between the running marginal and prior x all sites; ~0 but for rounding."""
+        exact = self.sites.posterior(self.network.prior)
+        scale_tau = exact.rho.sqrt() + exact.tau.abs()
+        gap_tau = ((self.network.marginal.tau - exact.tau).abs() / scale_tau).max()
+        gap_rho = ((self.network.marginal.rho - exact.rho).abs() / exact.rho).max()
+        return float(torch.maximum(gap_tau, gap_rho))
+
+    def _run_epoch(self, epoch: int, bar: tqdm[Any]) -> None:
+        started = time.perf_counter()
+        tally = EpochTally()
+        for index in torch.randperm(len(self.members), generator=self.schedule.generator(epoch)).tolist():
+            rows = self.members[index]
+            batch = Batch(self._site_index[index : index + 1], self.x[rows], self.y[rows])
+            tally.add(self.schedule.visit(batch, epoch))
+            bar.update()
+        if self.config.debug:
+            gap = self.check_invariant()
+            if not gap < INVARIANT_TOLERANCE:
+                raise RuntimeError(f"posterior differs from prior x sites by {gap:.2g} after epoch {epoch}")
+        self.schedule.refresh()
+        record = tally.record(epoch, len(self.x), 0.0)  # reads the device, so the clock below has waited for it
+        seconds = time.perf_counter() - started
+        self.history.records.append(type(record)(**{**vars(record), "seconds": seconds}))
+
+    def _assign_batches(self, n: int) -> list[Tensor]:
+        """Rows of each batch: a random partition that never changes, because a site belongs to its rows."""
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.config.seed))
+        return list(order.to(self.network.device).split(self.config.batch_size))
+
+    def _make_sites(self) -> Sites:
+        network, config = self.network, self.config
+        options = {"place": config.site_store, "site_dtype": config.site_dtype}
+        plan = plan_storage(
+            len(self.members), network.n_weights, dtype=network.dtype, device=network.device, **options
+        )
+        if plan.n_bytes > LARGE_STORE:
+            print(f"bayesmp: {plan} ({len(self.members)} batches x {network.n_weights:,} weights)", file=sys.stderr)
+        self._site_index = torch.arange(len(self.members), device=network.device)
+        return Sites(
+            len(self.members),
+            network.n_weights,
+            len(network.head.grid),
+            dtype=network.dtype,
+            device=network.device,
+            **options,
+        )
+
+
+def fit(network: Network, x: Any, y: Any, *, epochs: int = 25, progress: bool | None = None, **options: Any) -> History:
+    """Train a network on data: `Trainer(network, x, y, **options).run(epochs)`, for when the run need not go on later.
+
+    Args:
+        network: trained in place, from its prior.
+        x, y: training data, tensors or arrays.
+        epochs: visits to each batch.
+        progress: show a progress bar; None shows it in a terminal only.
+        options: fields of TrainConfig: batch_size, schedule, seed, site_store, site_dtype, debug.
+    """
+    checks.check_positive_int(epochs, "epochs")
+    return Trainer(network, x, y, **options).run(epochs, progress=progress)
