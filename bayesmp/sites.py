@@ -1,4 +1,12 @@
-"""The store of per-batch messages. Posterior = prior x all sites; a visit replaces a site and never adds a second one."""
+"""The store of per-batch messages. Posterior = prior x all sites; a visit replaces a site and never adds a second one.
+
+A site is the Gaussian message with precision rho_b and, at the common point `origin`, the slope slope_b + shift:
+
+    tau_b = slope_b + shift + rho_b origin
+
+`origin` and `shift` are shared by all sites, so a schedule that moves the mean can carry all sites along without
+touching them (parallel.py). At origin = shift = 0 the stored slopes are the natural parameters tau_b themselves.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +39,7 @@ class StoragePlan:
 
 
 class Sites:
-    """One site per batch for all weights, (n, w) each of tau and rho, and for the head's constant, (n, k).
+    """One site per batch for all weights, (n, w) each of slope and rho, and for the head's constant, (n, k).
 
     Args:
         n_sites: number of batches.
@@ -55,40 +63,51 @@ class Sites:
         self.plan = plan_storage(n_sites, n_weights, dtype=dtype, device=device, place=place, site_dtype=site_dtype)
         self.dtype, self.device = dtype, device
         self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
-        self.tau, self.rho = self._allocate((2, n_sites, n_weights)).unbind(0)
+        self.slope, self.rho = self._allocate((2, n_sites, n_weights)).unbind(0)
+        self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
+        self.shift = torch.zeros(n_weights, dtype=dtype, device=device)
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
 
     def __len__(self) -> int:
-        return self.tau.shape[0]
+        return self.rho.shape[0]
 
-    def get(self, index: Tensor) -> Gaussian:
-        """The site of one batch, ready for arithmetic; index is a (1,) tensor on the device."""
+    def get(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """(slope, rho) of one batch as stored, ready for arithmetic; index is a (1,) tensor on the device."""
         if self.plan.place == "device":
-            return Gaussian(self.tau.index_select(0, index)[0], self.rho.index_select(0, index)[0]).map(self._widen)
+            return self._widen(self.slope.index_select(0, index)[0]), self._widen(self.rho.index_select(0, index)[0])
         row = int(index)
-        return Gaussian(self.tau[row], self.rho[row]).map(lambda part: self._widen(part.to(self.device)))
+        return self._widen(self.slope[row].to(self.device)), self._widen(self.rho[row].to(self.device))
 
-    def replace(self, index: Tensor, site: Gaussian) -> Gaussian:
+    def replace(self, index: Tensor, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""
-        stored = site.map(lambda part: part.to(self.plan.dtype))
+        slope, rho = slope.to(self.plan.dtype), rho.to(self.plan.dtype)
         if self.plan.place == "device":
-            self.tau.index_copy_(0, index, stored.tau[None])
-            self.rho.index_copy_(0, index, stored.rho[None])
+            self.slope.index_copy_(0, index, slope[None])
+            self.rho.index_copy_(0, index, rho[None])
         else:
             row = int(index)
-            self.tau[row].copy_(stored.tau)
-            self.rho[row].copy_(stored.rho)
-        return stored.map(self._widen)
+            self.slope[row].copy_(slope)
+            self.rho[row].copy_(rho)
+        return self._widen(slope), self._widen(rho)
 
-    def fill(self, site: Gaussian, head: Tensor) -> None:
-        """The same site for every batch."""
-        self.tau.copy_(site.tau.expand(len(self), -1))
-        self.rho.copy_(site.rho.expand(len(self), -1))
+    def site(self, index: int) -> Gaussian:
+        """The message of one batch in natural parameters."""
+        slope, rho = self.get(torch.tensor([index], device=self.device))
+        return Gaussian(slope + self.shift + rho * self.origin, rho)
+
+    def fill(self, rho: Tensor, head: Tensor, *, origin: Tensor) -> None:
+        """The same site for every batch: precision rho, slope 0 at the origin."""
+        self.slope.zero_()
+        self.shift.zero_()
+        self.origin.copy_(origin)
+        self.rho.copy_(rho.expand(len(self), -1))
         self.head.copy_(head.expand(len(self), -1))
 
     def posterior(self, prior: Gaussian) -> Gaussian:
         """prior x all sites, summed in double precision so that no drift builds up over epochs."""
-        total = Gaussian(*(self._total(part) for part in (self.tau, self.rho)))
+        rho = self._total(self.rho)
+        slope = self._total(self.slope) + len(self) * self.shift.double()
+        total = Gaussian(slope + rho * self.origin.double(), rho)
         return (prior.map(torch.Tensor.double) * total).map(lambda part: part.to(self.dtype))
 
     def _total(self, part: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from bayesmp.equations.tilted import message_from_parts
 from bayesmp.gaussian import Gaussian, Moments
 
 MIN_NORMALISER = 1e-8  # below it the marginal sits in both tails and its division by m_out is noise
+STRONG = 0.5  # ratio of marginal to incoming variance below which the literal division is the stable form
 NO_MESSAGE = 1e-7  # an m_out with less precision than this is treated as not yet known
 
 
@@ -59,12 +60,15 @@ def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian
 
     Note:
         The literal division (tilted / incoming) is off by 3e6 at variance 1e-6 in float32; here the unit parts of
-        1 + var * second are cancelled on paper. Where the marginal is wider than m_in: slope only (see tilted.py).
+        1 + var * second are cancelled on paper. It is the other way round where m_out contradicts m_in by many stds:
+        there the terms of den cancel, while the moments of the two cut Gaussians are sums of positive terms and their
+        division loses nothing; so they take over below STRONG. Where the marginal is wider than m_in: slope only
+        (see tilted.py).
     """
     mean, var = m_in.mean, m_in.var.clamp_min(torch.finfo(m_in.var.dtype).tiny)
     tau, rho = m_out.tau, m_out.rho
     inv_pos, inv_neg = 1.0 / (1.0 + rho * var), 1.0 / (1.0 + leak**2 * rho * var)
-    log_pos, log_neg, _, _ = _half_line_masses(mean, var, tau, inv_pos, inv_neg, leak)
+    log_pos, log_neg, x_pos, x_neg = _half_line_masses(mean, var, tau, inv_pos, inv_neg, leak)
     log_z = torch.logaddexp(log_pos, log_neg)
     w_pos, w_neg = torch.exp(log_pos - log_z), torch.exp(log_neg - log_z)
 
@@ -80,11 +84,27 @@ def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian
     shrink = w_pos * inv_pos + leak * w_neg * inv_neg
     den = w_pos * inv_pos + w_neg * inv_neg + var * bend
     rho_den = rho * (w_pos * inv_pos + leak**2 * w_neg * inv_neg) - bend
-    return message_from_parts(tau * shrink + kink * k - mean * bend, rho_den, den, first)
+    tau_den = tau * shrink + kink * k - mean * bend
+
+    h_pos, _, rest_pos = truncation(x_pos)
+    h_neg, _, rest_neg = truncation(-x_neg)
+    half_pos, half_neg = inv_pos.sqrt() * (x_pos + h_pos), inv_neg.sqrt() * (x_neg - h_neg)  # means over std of m_in
+    within = w_pos * inv_pos * rest_pos + w_neg * inv_neg * rest_neg
+    ratio = within + w_pos * w_neg * (half_pos - half_neg) ** 2  # the same den, from the moments
+    is_strong = ratio < STRONG
+    den = torch.where(is_strong, ratio, den)
+    rho_den = torch.where(is_strong, (1.0 - ratio) / var, rho_den)
+    marginal_score = w_pos * half_pos + w_neg * half_neg
+    tau_den = torch.where(is_strong, marginal_score * torch.rsqrt(var) - mean / var * ratio, tau_den)
+    return message_from_parts(tau_den, rho_den, den, first)
 
 
 def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -> Moments:
     r"""Message to y when m_out is known: moments of y under m_in(x) m_out(y), divided by m_out.
+
+    With V = Var[y] under the marginal, the division is rho = (1 - rho_out V) / V, mean = (E[y] - tau_out V) / (1 - rho_out V).
+    On each half-line, V_s = (s^2 var / T_s) (1 - k_s) and E_s[y] = s (mean + s tau var) / T_s +- s std_s h_s with (h, k) of
+    `truncation`, so the parts that cancel where m_out is strong do so on paper: rho_out V_s = (1 - 1/T_s) (1 - k_s).
 
     Falls back to the direct moments (`leaky_relu_to_output`) where m_out is not known, where the result is not
     finite, where \int m_in m_out is below MIN_NORMALISER, or where the result would be wider than the direct one.
@@ -97,20 +117,22 @@ def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -
     log_z = torch.logaddexp(log_pos, log_neg)
     w_pos, w_neg = torch.exp(log_pos - log_z), torch.exp(log_neg - log_z)
 
-    h_pos, _, rest_pos = truncation(x_pos)
-    h_neg, _, rest_neg = truncation(-x_neg)
-    std_pos, std_neg = (var * inv_pos).sqrt(), (var * inv_neg).sqrt()
-    mean_pos, mean_neg = std_pos * (x_pos + h_pos), leak * std_neg * (x_neg - h_neg)
-    marginal_mean = w_pos * mean_pos + w_neg * mean_neg
-    within = w_pos * std_pos**2 * rest_pos + w_neg * leak**2 * std_neg**2 * rest_neg
-    marginal_var = within + w_pos * w_neg * (mean_pos - mean_neg) ** 2
+    h_pos, k_pos, rest_pos = truncation(x_pos)
+    h_neg, k_neg, rest_neg = truncation(-x_neg)
+    var_pos, var_neg = var * inv_pos, leak**2 * var * inv_neg  # of y on each side, before the cut
+    std_pos, std_neg = (var * inv_pos).sqrt(), leak * (var * inv_neg).sqrt()
+    between = w_pos * w_neg * (std_pos * (x_pos + h_pos) - std_neg * (x_neg - h_neg)) ** 2
+    marginal_var = w_pos * var_pos * rest_pos + w_neg * var_neg * rest_neg + between
 
-    out_rho = 1.0 / marginal_var - rho
-    out_mean = (marginal_mean / marginal_var - tau) / out_rho
+    shift_pos = mean * inv_pos + tau * var_pos * k_pos + std_pos * h_pos
+    shift_neg = leak * mean * inv_neg + tau * var_neg * k_neg - std_neg * h_neg
+    tau_var = w_pos * shift_pos + w_neg * shift_neg - tau * between
+    rho_var = w_pos * (k_pos + inv_pos * rest_pos) + w_neg * (k_neg + inv_neg * rest_neg) - rho * between
+    out_mean, out_var = tau_var / rho_var, marginal_var / rho_var
     log_normaliser = log_z - 0.5 * (mean * mean / var + tau * tau / rho - torch.log(rho / (2.0 * math.pi)))
-    ok = (rho > NO_MESSAGE) & (log_normaliser >= math.log(MIN_NORMALISER)) & (out_rho >= 1.0 / direct.var)
-    ok = ok & out_mean.isfinite() & out_rho.isfinite()
-    return Moments(torch.where(ok, out_mean, direct.mean), torch.where(ok, 1.0 / out_rho, direct.var))
+    ok = (rho > NO_MESSAGE) & (log_normaliser >= math.log(MIN_NORMALISER)) & (rho_var > 0) & (out_var <= direct.var)
+    ok = ok & out_mean.isfinite()
+    return Moments(torch.where(ok, out_mean, direct.mean), torch.where(ok, out_var, direct.var))
 
 
 def leaky_relu_slope(m_in: Moments, leak: float) -> Tensor:

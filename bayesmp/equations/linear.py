@@ -7,17 +7,21 @@ It needs a (b, p, o, i) array. Matrix form: the term's own share stays in, D = 1
     q = rho_z / D,  e = (tau_z - rho_z mean) / D
 everything is a product of the map. Its error is O(1 / fan-in); `prefers_exact` is the rule that picks.
 
-Known inputs are plain tensors. Then z is an exact weighted sum of the weights, and its messages belong to the weights'
-cavities. Two roads lead there. With `at_cavity=True` the weights passed in are cavities, one set per example
-(sequential schedule). Else they are marginals (parallel schedule), and with g = tau_z - rho_z E[z] at the *marginal*
-mean, tau_w = a g + mean_w rho_w holds identically (because E[w] - E_cavity[w] = var_cavity a g): the residual is then
-not divided by D, and the means of a linear-Gaussian model are those of the closed form.
+Cavity and marginal. The exact form above belongs to beliefs that have not seen the example (`at_cavity=True`, sequential
+schedule). The parallel schedule has marginals only, which have. For known inputs, where z is an exact weighted sum of the
+weights, the step from one to the other is closed: with g = tau_z - rho_z E[z] at the *marginal* mean,
+    tau_w = a g + mean_w rho_w
+holds identically, because E[w] - E_cavity[w] = var_cavity a g (the Onsager term of approximate message passing). So the
+variance that the weights themselves put into z must not shrink the residual that goes back to them; only what uncertain inputs
+put there may. At marginals, weights receive e_w = (tau_z - rho_z mean) / (1 + rho_z var_from_inputs), inputs e as above.
+A linear-Gaussian model then has the means of the closed form; dividing by D would fit it with inflated noise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bayesmp.equations.linear_maps import LinearMap
@@ -31,20 +35,30 @@ def prefers_exact(fan_in: int, exact: bool | None = None) -> bool:
     return fan_in <= EXACT_FAN_IN if exact is None else exact
 
 
+@dataclass(frozen=True, slots=True)
+class SumMoments(Moments):
+    """Moments of an inner product, with the part of the variance that comes from uncertain inputs (0 if known)."""
+
+    input_var: Tensor
+
+
 # --- to the output ---------------------------------------------------------------------------------------------------
 
 
-def linear_to_output(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, bias: Moments | None) -> Moments:
+def linear_to_output(
+    linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, bias: Moments | None
+) -> SumMoments:
     """Mean and variance of z; `m_in` as a plain tensor is a known input. The variance is a sum of positive terms."""
     if isinstance(m_in, Moments):
         mean = linear_map.op(m_in.mean, weight.mean)
-        var = linear_map.op(m_in.var, weight.mean.square() + weight.var)
-        var = var + linear_map.op(m_in.mean.square(), weight.var)
+        input_var = linear_map.op(m_in.var, weight.mean.square() + weight.var)
+        var = input_var + linear_map.op(m_in.mean.square(), weight.var)
     else:
         mean, var = linear_map.op(m_in, weight.mean), linear_map.op(m_in.square(), weight.var)
-    if bias is None:
-        return Moments(mean, var)
-    return Moments(mean + linear_map.spread(bias.mean), var + linear_map.spread(bias.var))
+        input_var = torch.zeros((), dtype=var.dtype, device=var.device).expand_as(var)
+    if bias is not None:
+        mean, var = mean + linear_map.spread(bias.mean), var + linear_map.spread(bias.var)
+    return SumMoments(mean, var, input_var)
 
 
 # --- matrix form -----------------------------------------------------------------------------------------------------
@@ -52,40 +66,46 @@ def linear_to_output(linear_map: LinearMap, m_in: Moments | Tensor, weight: Mome
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """What an output tells its terms in the matrix form: slope e and curvature q, each of the shape of z."""
+    """What an output tells its terms in the matrix form, each of the shape of z."""
 
-    e: Tensor
+    to_input: Tensor  # e
+    to_weight: Tensor  # e_w
     q: Tensor
 
 
-def residual(m_z: Moments, m_back: Gaussian, *, known_input: bool) -> Residual:
-    """e and q of the module's docstring from the forward moments of z and the message arriving at it."""
+def residual(m_z: SumMoments, m_back: Gaussian) -> Residual:
+    """e, e_w and q of the module's docstring from the forward moments of z and the message arriving at it."""
     inv_den = 1.0 / (1.0 + m_back.rho * m_z.var)
     slope = m_back.tau - m_back.rho * m_z.mean
-    return Residual(slope if known_input else slope * inv_den, m_back.rho * inv_den)
+    return Residual(slope * inv_den, slope / (1.0 + m_back.rho * m_z.input_var), m_back.rho * inv_den)
+
+
+def weight_curvature(m_z: SumMoments, m_back: Gaussian) -> Tensor:
+    """Minus the derivative of e_w in the mean of z: the curvature that weights see."""
+    return m_back.rho / (1.0 + m_back.rho * m_z.input_var)
 
 
 def linear_to_input(linear_map: LinearMap, m_in: Moments, weight: Moments, back: Residual) -> Gaussian:
     """tau = op_input(e, Wm) + Am op_input(q, Wm^2), rho = op_input(q, Wm^2 + Wv)."""
     from_mean = linear_map.op_input(back.q, weight.mean.square())
-    tau = linear_map.op_input(back.e, weight.mean) + m_in.mean * from_mean
+    tau = linear_map.op_input(back.to_input, weight.mean) + m_in.mean * from_mean
     return Gaussian(tau, from_mean + linear_map.op_input(back.q, weight.var))
 
 
 def linear_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, back: Residual) -> Gaussian:
-    """tau = op_weight(Am, e) + Wm op_weight(Am^2, q), rho = op_weight(Am^2 + Av, q); summed over batch and positions."""
+    """tau = op_weight(Am, e_w) + Wm op_weight(Am^2, q), rho = op_weight(Am^2 + Av, q); over batch and positions."""
     mean = m_in.mean if isinstance(m_in, Moments) else m_in
     from_mean = linear_map.op_weight(mean.square(), back.q)
     rho = from_mean
     if isinstance(m_in, Moments):
         rho = from_mean + linear_map.op_weight(m_in.var, back.q)
-    return Gaussian(linear_map.op_weight(mean, back.e) + weight.mean * from_mean, rho)
+    return Gaussian(linear_map.op_weight(mean, back.to_weight) + weight.mean * from_mean, rho)
 
 
 def linear_to_bias(linear_map: LinearMap, bias: Moments, back: Residual) -> Gaussian:
-    """tau = sum e + mean_b sum q, rho = sum q; summed over batch and positions."""
+    """tau = sum e_w + mean_b sum q, rho = sum q; summed over batch and positions."""
     rho = linear_map.channel_sum(back.q)
-    return Gaussian(linear_map.channel_sum(back.e) + bias.mean * rho, rho)
+    return Gaussian(linear_map.channel_sum(back.to_weight) + bias.mean * rho, rho)
 
 
 # --- exact form ------------------------------------------------------------------------------------------------------
@@ -93,9 +113,10 @@ def linear_to_bias(linear_map: LinearMap, bias: Moments, back: Residual) -> Gaus
 
 @dataclass(frozen=True, slots=True)
 class ExactTerms:
-    """The per-term messages of an inner product before they are weighted: t and r, shape (b, p, o, i); p positions."""
+    """Per-term messages before they are weighted, shape (b, p, o, i) with p positions."""
 
-    t: Tensor
+    t: Tensor  # for the inputs
+    t_weight: Tensor  # for the weights; the same at cavities
     r: Tensor
 
 
@@ -103,7 +124,7 @@ def exact_terms(
     linear_map: LinearMap,
     m_in: Moments | Tensor,
     weight: Moments,
-    m_z: Moments,
+    m_z: SumMoments,
     m_back: Gaussian,
     *,
     at_cavity: bool,
@@ -121,12 +142,12 @@ def exact_terms(
     z_mean, z_var = linear_map.rows(m_z.mean)[..., None], linear_map.rows(m_z.var)[..., None]  # (b, p, o, 1)
     tau, rho = linear_map.rows(m_back.tau)[..., None], linear_map.rows(m_back.rho)[..., None]
     inv_den = 1.0 / (1.0 + rho * (z_var - share).clamp_min(0.0))
-    own = mean * weight_mean
-    if isinstance(m_in, Moments) or at_cavity:
-        t = (tau - rho * (z_mean - own)) * inv_den
-    else:
-        t = (tau - rho * z_mean) + rho * inv_den * own
-    return ExactTerms(t, rho * inv_den)
+    own, r = mean * weight_mean, rho * inv_den
+    t = (tau - rho * (z_mean - own)) * inv_den
+    if at_cavity:
+        return ExactTerms(t, t, r)
+    input_var = linear_map.rows(m_z.input_var)[..., None]
+    return ExactTerms(t, (tau - rho * z_mean) / (1.0 + rho * input_var) + r * own, r)
 
 
 def exact_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, terms: ExactTerms) -> Gaussian:
@@ -137,7 +158,7 @@ def exact_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Momen
     else:
         mean = linear_map.patches(m_in)[:, :, None, :]
         second = mean.square()
-    tau, rho = (terms.t * mean).sum((0, 1)), (terms.r * second).sum((0, 1))  # (o, i)
+    tau, rho = (terms.t_weight * mean).sum((0, 1)), (terms.r * second).sum((0, 1))  # (o, i)
     return Gaussian(tau.view(weight.shape), rho.view(weight.shape))
 
 
@@ -150,13 +171,13 @@ def exact_to_input(linear_map: LinearMap, weight: Moments, terms: ExactTerms) ->
 
 
 def exact_to_bias(
-    linear_map: LinearMap, bias: Moments, m_z: Moments, m_back: Gaussian, *, at_cavity: bool, known_input: bool
+    linear_map: LinearMap, bias: Moments, m_z: SumMoments, m_back: Gaussian, *, at_cavity: bool
 ) -> Gaussian:
     """Message to each bias: a weighted sum with weight 1, multiplied over batch and positions."""
     mean, var = linear_map.spread(bias.mean), linear_map.spread(bias.var)
-    inv_den = 1.0 / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
-    if at_cavity or not known_input:
-        tau = (m_back.tau - m_back.rho * (m_z.mean - mean)) * inv_den
+    r = m_back.rho / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
+    if at_cavity:
+        tau = (m_back.tau - m_back.rho * (m_z.mean - mean)) / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
     else:
-        tau = (m_back.tau - m_back.rho * m_z.mean) + m_back.rho * inv_den * mean
-    return Gaussian(linear_map.channel_sum(tau), linear_map.channel_sum(m_back.rho * inv_den))
+        tau = (m_back.tau - m_back.rho * m_z.mean) / (1.0 + m_back.rho * m_z.input_var) + r * mean
+    return Gaussian(linear_map.channel_sum(tau), linear_map.channel_sum(r))

@@ -17,7 +17,7 @@ def normal_pdf(x: Tensor) -> Tensor:
 
 
 def normal_cdf(x: Tensor) -> Tensor:
-    return torch.special.ndtr(x)
+    return 0.5 * torch.special.erfc(x * -math.sqrt(0.5))  # torch.special.ndtr is (1 + erf) / 2: noise below score -5
 
 
 def log_normal_cdf(x: Tensor) -> Tensor:

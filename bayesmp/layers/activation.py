@@ -35,9 +35,14 @@ class LeakyReLU(Layer):
         assert isinstance(m_in, Moments)
         return kernels.leaky_relu_to_input(m_in, m_back, self.leak), {}
 
-    def tangent(self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]) -> Tensor | None:
+    def tangent(
+        self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+    ) -> Tensor | None:
         assert isinstance(m_in, Moments)
         return None if d_in is None else d_in * leaky_relu_slope(m_in, self.leak)
+
+    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        return slope * leaky_relu_slope(m_in, self.leak)
 
     def __repr__(self) -> str:
         return f"LeakyReLU({self.leak:g})"

@@ -55,5 +55,14 @@ class Layer(ABC):
         """
 
     @abstractmethod
-    def tangent(self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]) -> Tensor | None:
-        """First-order change of the output's mean when the input's mean moves by d_in and the weights' by d_weights."""
+    def tangent(
+        self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+    ) -> Tensor | None:
+        """First-order change of the output's mean when the input's mean moves by d_in and the weights' by d_weights.
+
+        d_in is None where nothing below has moved; the answer is None if the output then does not move either.
+        """
+
+    @abstractmethod
+    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        """Adjoint of `tangent` in the input: the slope in the input's mean of something with this slope in the output's."""

@@ -58,7 +58,7 @@ class WeightLayer(Layer):
             )
         return found
 
-    def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> Moments:
+    def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> equations.SumMoments:
         return equations.linear_to_output(self.linear_map(m_in), m_in, weights["weight"], weights.get("bias"))
 
     def messages_back(
@@ -67,7 +67,8 @@ class WeightLayer(Layer):
         if self.is_exact or at_cavity:
             return self._exact_messages(m_in, m_out, m_back, weights, at_cavity=at_cavity)
         weight, bias, linear_map = weights["weight"], weights.get("bias"), self.linear_map(m_in)
-        back = equations.residual(m_out, m_back, known_input=not isinstance(m_in, Moments))
+        assert isinstance(m_out, equations.SumMoments)
+        back = equations.residual(m_out, m_back)
         to_weights = {"weight": equations.linear_to_weight(linear_map, m_in, weight, back)}
         if bias is not None:
             to_weights["bias"] = equations.linear_to_bias(linear_map, bias, back)
@@ -79,15 +80,14 @@ class WeightLayer(Layer):
     def _exact_messages(
         self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool
     ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
+        assert isinstance(m_out, equations.SumMoments)
         weight, bias, linear_map = weights["weight"], weights.get("bias"), self.linear_map(m_in)
         terms = equations.exact_terms(linear_map, m_in, weight, m_out, m_back, at_cavity=at_cavity)
         to_weights = {"weight": equations.exact_to_weight(linear_map, m_in, weight, terms)}
-        is_known = not isinstance(m_in, Moments)
         if bias is not None:
-            to_weights["bias"] = equations.exact_to_bias(
-                linear_map, bias, m_out, m_back, at_cavity=at_cavity, known_input=is_known
-            )
-        return None if is_known else equations.exact_to_input(linear_map, weight, terms), to_weights
+            to_weights["bias"] = equations.exact_to_bias(linear_map, bias, m_out, m_back, at_cavity=at_cavity)
+        to_input = equations.exact_to_input(linear_map, weight, terms) if isinstance(m_in, Moments) else None
+        return to_input, to_weights
 
     def tangent(self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]) -> Tensor:
         linear_map = self.linear_map(m_in)
@@ -95,6 +95,9 @@ class WeightLayer(Layer):
         if "bias" in d_weights:
             change = change + linear_map.spread(d_weights["bias"])
         return change if d_in is None else change + linear_map.op(d_in, weights["weight"].mean)
+
+    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        return self.linear_map(m_in).op_input(slope, weights["weight"].mean)
 
 
 class Linear(WeightLayer):

@@ -59,13 +59,22 @@ class Pool2d(Layer):
         message = weighted_sum_to_input(self.window_weights(windows), windows, m_back, dim=2)
         return message.map(lambda part: scatter_windows(part, size, kernel, stride)), {}
 
-    def tangent(self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]) -> Tensor | None:
+    def tangent(
+        self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+    ) -> Tensor | None:
         assert isinstance(m_in, Moments)
         if d_in is None:
             return None
         kernel, stride = self._window(m_in.shape)
         windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
         return (self.window_weights(windows) * gather_windows(d_in, kernel, stride)).sum(2)
+
+    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        kernel, stride = self._window(m_in.shape)
+        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
+        per_window = self.window_weights(windows) * slope.unsqueeze(2)
+        per_window = per_window.expand(windows.shape)
+        return scatter_windows(per_window, (m_in.shape[2], m_in.shape[3]), kernel, stride)
 
     def _window(self, shape: Shape) -> tuple[Pair, Pair]:
         whole = (shape[-2], shape[-1])

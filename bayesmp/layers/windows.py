@@ -38,7 +38,7 @@ def scatter_windows(per_window: Tensor, size: Pair, kernel: Pair, stride: Pair) 
     """Adjoint of gather_windows: (b, c, n, oh, ow) -> (b, c, h, w), summed where windows overlap, 0 where none reaches."""
     b, c, n, oh, ow = per_window.shape
     if kernel == stride:
-        x = per_window.view(b, c, kernel[0], kernel[1], oh, ow).permute(0, 1, 4, 2, 5, 3)
+        x = per_window.reshape(b, c, kernel[0], kernel[1], oh, ow).permute(0, 1, 4, 2, 5, 3)
         x = x.reshape(b, c, oh * kernel[0], ow * kernel[1])
         return functional.pad(x, (0, size[1] - x.shape[3], 0, size[0] - x.shape[2]))
     return functional.fold(per_window.reshape(b, c * n, oh * ow), size, kernel, stride=stride)

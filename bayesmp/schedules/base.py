@@ -42,9 +42,13 @@ class Schedule(ABC):
 
     def start(self, y: Tensor) -> None:
         """Fill the sites before the first visit."""
-        network, n = self.network, len(self.sites)
-        self.sites.fill(network.prior**0.0, self.network.head.initial_message(y).to(network.device) / n)
+        nothing = torch.zeros_like(self.network.prior.rho)
+        self.sites.fill(nothing, self.head_start(y), origin=nothing)
         self.refresh()
+
+    def head_start(self, y: Tensor) -> Tensor:
+        """Each batch's share of the head's initial message."""
+        return self.network.head.initial_message(y).to(self.network.device) / len(self.sites)
 
     def refresh(self) -> None:
         """Recompute the posterior from the prior and the sites: what rounding has added since is dropped."""

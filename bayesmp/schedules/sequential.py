@@ -109,7 +109,7 @@ class SequentialSchedule(Schedule):
     """`SequentialVisit` in a training run, with damped site updates."""
 
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:
-        network, old = self.network, self.sites.get(batch.index)
+        network, old = self.network, Gaussian(*self.sites.get(batch.index))  # origin = shift = 0 in this schedule
         before = network.marginal
         m_out = network.outputs(batch.x, network.weights())
         metrics = network.head.train_metrics(m_out, batch.y, network.head_log_weights)
@@ -121,8 +121,8 @@ class SequentialSchedule(Schedule):
             visit.iterate(torch.randperm(len(batch.x), generator=generator).tolist())
 
         share = site_share(epoch)
-        stored = self.sites.replace(batch.index, old ** (1.0 - share) * visit.site() ** share)
-        network.marginal = cavity * stored
+        new = old ** (1.0 - share) * visit.site() ** share
+        network.marginal = cavity * Gaussian(*self.sites.replace(batch.index, new.tau, new.rho))
         if network.head.is_learned:
             after = network.outputs(batch.x, network.weights())
             m_back = network.head.to_latent(after, batch.y, network.head_log_weights)

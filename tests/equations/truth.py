@@ -24,7 +24,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 # --- quadrature ------------------------------------------------------------------------------------------------------
 
 
-def panels(low, high, n_panels: int = 60) -> tuple[np.ndarray, np.ndarray]:
+def panels(low, high, n_panels: int = 40) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights (..., n) of composite Gauss-Legendre rules on [low, high], one per entry of the two arrays."""
     low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
     edges = low[..., None] + (high - low)[..., None] * np.linspace(0.0, 1.0, n_panels + 1)
@@ -50,9 +50,9 @@ def expectation(function: Callable, mean, var, *, kink: float | None = None, rea
 class Tilted:
     """Moments of N(x; mean, var) f(x), and f's message to x: these moments divided by N(mean, var).
 
-    Integrates in u = (x - mean) / std. The message follows from the tilted variance where f is strong, else from the
+    Integrates in u = (x - mean) / std. The message is the literal division where f is strong, else it follows from the
     derivatives of log Z in the mean, E[(log f)'] and Var[(log f)'] + E[(log f)'']: where the input is sharp or the
-    factor weak, the literal difference 1 / tilted var - 1 / var has no digits left.
+    factor weak, the difference 1 / tilted var - 1 / var has no digits left.
 
     Args:
         mean, var: the incoming Gaussian, arrays of one shape.
@@ -80,9 +80,10 @@ class Tilted:
         self.first = np.where(np.abs(shift) > 0.5, shift / self.std, self.average(slope))
         second = self.average((slope - self.average(slope)[..., None]) ** 2) + self.average(curvature)
         if jump is not None:
-            where = -0.5 * ((jump[0] - self.mean) / self.std) ** 2 + log_factor(np.full((*self.mean.shape, 1), jump[0]))[0][..., 0]
-            second = second + jump[1] * np.exp(where - top[..., 0]) / mass[..., 0] / self.std
-        self.rho = np.where(shrink < 0.5, (1.0 / shrink - 1.0) / self.var, -second / shrink)
+            at = log_factor(np.full((*self.mean.shape, 1), jump[0]))[0][..., 0]
+            log_density = at - 0.5 * ((jump[0] - self.mean) / self.std) ** 2 - top[..., 0]
+            second = second + jump[1] * np.exp(log_density) / mass[..., 0] / self.std
+        self.rho = np.where(np.abs(shrink - 1.0) > 0.1, (1.0 / shrink - 1.0) / self.var, -second / shrink)
         self.tau = self.first / shrink + self.mean * self.rho
 
     def average(self, values: np.ndarray) -> np.ndarray:
@@ -114,6 +115,45 @@ def tilted_by_leaky_relu(mean, var, tau, rho, leak: float) -> Tilted:
         return np.minimum(low, kink), np.minimum(high, kink)
 
     return Tilted(mean, var, log_factor, [piece(leak, False), piece(1.0, True)], jump=(0.0, (1.0 - leak) * tau))
+
+
+# --- conditioning ----------------------------------------------------------------------------------------------------
+
+
+def condition_on_sum(a, mean, var, tau, rho) -> tuple[np.ndarray, np.ndarray]:
+    """(tau, rho) sent to each x_i ~ N(mean_i, var_i) by the message exp(tau z - rho z^2 / 2) at z = a^T x.
+
+    The joint posterior has precision diag(1 / var) + rho a a^T; each of its marginals is divided by its own N(mean, var).
+    """
+    mean_post, cov = joint_posterior(a, mean, var, tau, rho)
+    var_post = np.diag(cov)
+    return mean_post / var_post - mean / var, 1.0 / var_post - 1.0 / var
+
+
+def joint_posterior(a, mean, var, tau, rho) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of x ~ N(mean, diag var) given the message (tau, rho) at a^T x."""
+    gain = var * a  # cov(x, z)
+    cov = np.diag(var) - rho * np.outer(gain, gain) / (1.0 + rho * (a @ gain))
+    return mean + gain * (tau - rho * (a @ mean)) / (1.0 + rho * (a @ gain)), cov
+
+
+def inner_product_messages(a_mean, a_var, w_mean, w_var, rest_mean, rest_var, tau, rho):
+    """Messages of z = sum_i a_i w_i + rest, all uncertain, by the definition: ((tau, rho) to a, (tau, rho) to w).
+
+    Every other product enters as a Gaussian with its true mean and variance; what remains for term i is a message to the
+    product a_i w_i, and a variational message to each of its factors.
+    """
+    to_a, to_w = np.zeros((2, len(a_mean))), np.zeros((2, len(a_mean)))
+    for i in range(len(a_mean)):
+        others = [j for j in range(len(a_mean)) if j != i]
+        mean = rest_mean + sum(a_mean[j] * w_mean[j] for j in others)
+        second = [(a_mean[j] ** 2 + a_var[j]) * (w_mean[j] ** 2 + w_var[j]) for j in others]
+        var = rest_var + sum(s - (a_mean[j] * w_mean[j]) ** 2 for s, j in zip(second, others, strict=True))
+        product_rho = rho / (1.0 + rho * var)  # z's message, widened by the others' variance and moved by their mean
+        product_tau = (tau - rho * mean) / (1.0 + rho * var)
+        to_a[:, i] = product_tau * w_mean[i], product_rho * (w_mean[i] ** 2 + w_var[i])
+        to_w[:, i] = product_tau * a_mean[i], product_rho * (a_mean[i] ** 2 + a_var[i])
+    return to_a, to_w
 
 
 # --- comparison ------------------------------------------------------------------------------------------------------
