@@ -138,13 +138,20 @@ def reliability(probs: Array, y: Array, ax: Axes | None = None, *, n_bins: int =
     return _finish(ax)
 
 
-def _axes(ax: Axes | None, *, size: tuple[float, float]) -> Axes:
+def require_matplotlib() -> None:
+    """Raise an ImportError that says what to install unless Matplotlib is there."""
     try:
-        import matplotlib.pyplot as plt
+        import matplotlib.pyplot  # noqa: F401
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install bayesmp[plots]") from error
+        raise ImportError("plots need matplotlib: pip install 'bayesmp[plots]'") from error
+
+
+def _axes(ax: Axes | None, *, size: tuple[float, float]) -> Axes:
     if ax is not None:
         return ax
+    require_matplotlib()
+    import matplotlib.pyplot as plt
+
     _, new = plt.subplots(figsize=size, layout="constrained", dpi=150)
     return new
 

@@ -26,6 +26,15 @@ HOST_SHARE = 0.6  # of the free host memory before they go to a memory-mapped fi
 
 
 @dataclass(frozen=True)
+class SiteIndex:
+    """Which site: as a number for stores on the host, and as a (1,) tensor for stores on the device, where it can be
+    read without waiting for the device."""
+
+    row: int
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
 class StoragePlan:
     """Where sites live, in which precision, and how many bytes that takes."""
 
@@ -65,35 +74,38 @@ class Sites:
         self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
         self.slope, self.rho = self._allocate((2, n_sites, n_weights)).unbind(0)
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
-        self.shift = torch.zeros(n_weights, dtype=dtype, device=device)
+        self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
 
     def __len__(self) -> int:
         return self.rho.shape[0]
 
-    def get(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """(slope, rho) of one batch as stored, ready for arithmetic; index is a (1,) tensor on the device."""
+    def get(self, index: SiteIndex) -> tuple[Tensor, Tensor]:
+        """(slope, rho) of one batch as stored, ready for arithmetic."""
         if self.plan.place == "device":
-            return self._widen(self.slope.index_select(0, index)[0]), self._widen(self.rho.index_select(0, index)[0])
-        row = int(index)
-        return self._widen(self.slope[row].to(self.device)), self._widen(self.rho[row].to(self.device))
+            row = index.tensor
+            return self._widen(self.slope.index_select(0, row)[0]), self._widen(self.rho.index_select(0, row)[0])
+        slope, rho = self.slope[index.row], self.rho[index.row]
+        return tuple(self._widen(part.to(self.device, non_blocking=True)) for part in (slope, rho))  # type: ignore[return-value]
 
-    def replace(self, index: Tensor, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+    def replace(self, index: SiteIndex, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""
         slope, rho = slope.to(self.plan.dtype), rho.to(self.plan.dtype)
         if self.plan.place == "device":
-            self.slope.index_copy_(0, index, slope[None])
-            self.rho.index_copy_(0, index, rho[None])
+            self.slope.index_copy_(0, index.tensor, slope[None])
+            self.rho.index_copy_(0, index.tensor, rho[None])
         else:
-            row = int(index)
-            self.slope[row].copy_(slope)
-            self.rho[row].copy_(rho)
+            self.slope[index.row].copy_(slope, non_blocking=True)
+            self.rho[index.row].copy_(rho, non_blocking=True)
         return self._widen(slope), self._widen(rho)
 
-    def site(self, index: int) -> Gaussian:
+    def index(self, row: int) -> SiteIndex:
+        return SiteIndex(row, torch.tensor([row], device=self.device))
+
+    def site(self, row: int) -> Gaussian:
         """The message of one batch in natural parameters."""
-        slope, rho = self.get(torch.tensor([index], device=self.device))
-        return Gaussian(slope + self.shift + rho * self.origin, rho)
+        slope, rho = self.get(self.index(row))
+        return Gaussian(slope + self.shift.to(slope) + rho * self.origin, rho)
 
     def fill(self, rho: Tensor, head: Tensor, *, origin: Tensor) -> None:
         """The same site for every batch: precision rho, slope 0 at the origin."""
@@ -106,7 +118,7 @@ class Sites:
     def posterior(self, prior: Gaussian) -> Gaussian:
         """prior x all sites, summed in double precision so that no drift builds up over epochs."""
         rho = self._total(self.rho)
-        slope = self._total(self.slope) + len(self) * self.shift.double()
+        slope = self._total(self.slope) + len(self) * self.shift
         total = Gaussian(slope + rho * self.origin.double(), rho)
         return (prior.map(torch.Tensor.double) * total).map(lambda part: part.to(self.dtype))
 

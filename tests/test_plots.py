@@ -142,5 +142,5 @@ def test_reliability_shows_each_bin_that_has_examples():
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"pip install bayesmp\[plots\]"):
+    with pytest.raises(ImportError, match=r"pip install 'bayesmp\[plots\]'"):
         plots.training_history({"a": [1.0]})

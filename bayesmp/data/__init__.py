@@ -2,7 +2,7 @@
 
 from bayesmp.data.download import ChecksumError, DownloadError, MissingDataError, data_directory
 from bayesmp.data.scaling import Scaling, standardise
-from bayesmp.data.sets import Dataset, Table, cifar10, mnist, svhn_test, uci
+from bayesmp.data.sets import Dataset, Table, cifar10, find_sets, mnist, svhn_test, uci
 from bayesmp.data.sources import UCI_NAMES
 from bayesmp.data.toy import sine, sine_function
 
@@ -16,6 +16,7 @@ __all__ = [
     "Table",
     "cifar10",
     "data_directory",
+    "find_sets",
     "mnist",
     "sine",
     "sine_function",

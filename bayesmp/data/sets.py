@@ -73,10 +73,7 @@ def mnist(data_dir: PathLike | None = None, *, download: bool = False) -> Datase
     """
     directory = data_directory(data_dir)
     folder = directory / "mnist"
-    paths = None
-    for place in (folder, directory, directory / "MNIST" / "raw"):
-        paths = paths or _find_all(place, [file.name for file in sources.MNIST_FILES])
-        paths = paths or _find_all(place, [file.name.removesuffix(".gz") for file in sources.MNIST_FILES])
+    paths = _mnist_files(directory)
     if paths is None:
         if not download:
             raise _missing("MNIST", "mnist(download=True)", [folder / file.name for file in sources.MNIST_FILES])
@@ -96,12 +93,12 @@ def cifar10(data_dir: PathLike | None = None, *, download: bool = False) -> Data
     """
     directory = data_directory(data_dir)
     folder = directory / "cifar10"
-    batches = _cifar_batches(folder) or _cifar_batches(directory)
-    if batches is None:
+    found = _cifar_place(directory)
+    if found is None:
         if not download:
             raise _missing("CIFAR-10", "cifar10(download=True)", [folder / sources.CIFAR10_FILE.name])
-        batches = formats.read_cifar_archive(fetch(sources.CIFAR10_FILE, folder))
-    *train, (x_test, y_test) = batches
+        found = fetch(sources.CIFAR10_FILE, folder)
+    *train, (x_test, y_test) = _cifar_batches(found)
     x_train = np.concatenate([x for x, _ in train])
     y_train = np.concatenate([y for _, y in train])
     return Dataset(x_train, y_train, x_test, y_test, "cifar10")
@@ -115,16 +112,12 @@ def svhn_test(data_dir: PathLike | None = None, *, download: bool = False) -> Da
     """
     directory = data_directory(data_dir)
     folder = directory / "svhn"
-    compact = folder / "test.npz"  # not looked for in the directory itself: the name is CIFAR-10's, too
-    if compact.exists():
-        x, y = formats.read_compact_rgb(compact)
-        return Dataset(x[:0], y[:0], x, y, "svhn_test")
-    path = _first_existing([place / sources.SVHN_TEST_FILE.name for place in (folder, directory)])
+    path = _svhn_file(directory)
     if path is None:
         if not download:
             raise _missing("SVHN (test)", "svhn_test(download=True)", [folder / sources.SVHN_TEST_FILE.name])
         path = fetch(sources.SVHN_TEST_FILE, folder)
-    x, y = formats.read_svhn_mat(path)
+    x, y = formats.read_compact_rgb(path) if path.suffix == ".npz" else formats.read_svhn_mat(path)
     return Dataset(x[:0], y[:0], x, y, "svhn_test")
 
 
@@ -143,22 +136,33 @@ def uci(name: str, data_dir: PathLike | None = None, *, download: bool = False) 
     if name not in sources.UCI_FOLDERS:
         raise ValueError(f"unknown UCI set {name!r}; known: {', '.join(sources.UCI_NAMES)}")
     directory = data_directory(data_dir)
-    places = (directory / "uci", directory)
-    compact = _first_existing([place / f"{name}.npz" for place in places])
-    if compact is not None:
-        x, y, train_rows, test_rows = formats.read_table_npz(compact)
-        return Table(x, y, tuple(train_rows), tuple(test_rows), name)
-    below = [Path("UCI_Datasets", sources.UCI_FOLDERS[name], "data"), Path(sources.UCI_FOLDERS[name], "data")]
-    found = _first_existing([place / folder / "data.txt" for place in places for folder in below])
+    found = _uci_file(name, directory)
     if found is None:
-        target = places[0] / below[0]
+        target = directory / "uci" / "UCI_Datasets" / sources.UCI_FOLDERS[name] / "data"
         if not download:
             call = f"uci({name!r}, download=True)" if name in sources.UCI_DIGESTS else None
             raise _missing(f"the UCI set {name}", call, [target / "data.txt"])
         _download_table(name, target)
         found = target / "data.txt"
-    x, y, train_rows, test_rows = formats.read_table_text(found.parent)
+    is_compact = found.suffix == ".npz"
+    content = formats.read_table_npz(found) if is_compact else formats.read_table_text(found.parent)
+    x, y, train_rows, test_rows = content
     return Table(x, y, tuple(train_rows), tuple(test_rows), name)
+
+
+def find_sets(data_dir: PathLike | None = None) -> dict[str, Path | None]:
+    """Where the files of each set lie, None where there are none. Nothing is read or downloaded.
+
+    The names are those of the loaders; tables are listed as "uci/<name>".
+    """
+    directory = data_directory(data_dir)
+    mnist_files, cifar_place, svhn_file = _mnist_files(directory), _cifar_place(directory), _svhn_file(directory)
+    found = {
+        "mnist": mnist_files[0].parent if mnist_files else None,
+        "cifar10": cifar_place,
+        "svhn_test": svhn_file,
+    }
+    return found | {f"uci/{name}": _uci_file(name, directory) for name in sources.UCI_NAMES}
 
 
 def _download_table(name: str, target: Path) -> None:
@@ -181,17 +185,52 @@ def _download_table(name: str, target: Path) -> None:
     partial.replace(target)
 
 
-def _cifar_batches(place: Path) -> list[tuple[Bytes, Labels]] | None:
-    """Five training batches and the test batch in whichever form lies in `place`, or None."""
-    compact = _find_all(place, COMPACT_CIFAR)
-    if compact is not None:
-        with ThreadPoolExecutor() as pool:  # decompression runs outside the interpreter lock
-            return list(pool.map(formats.read_compact_rgb, compact))
-    unpacked = place / formats.CIFAR_FOLDER
-    if _find_all(unpacked, formats.CIFAR_BATCHES) is not None:
-        return formats.read_cifar_folder(unpacked)
-    archive = place / sources.CIFAR10_FILE.name
-    return formats.read_cifar_archive(archive) if archive.exists() else None
+def _mnist_files(directory: Path) -> list[Path] | None:
+    """The four idx files, packed or not, or None."""
+    packed = [file.name for file in sources.MNIST_FILES]
+    for place in (directory / "mnist", directory, directory / "MNIST" / "raw"):
+        paths = _find_all(place, packed) or _find_all(place, [name.removesuffix(".gz") for name in packed])
+        if paths is not None:
+            return paths
+    return None
+
+
+def _cifar_place(directory: Path) -> Path | None:
+    """The folder of the compact form, the unpacked folder or the archive, whichever comes first, or None."""
+    for place in (directory / "cifar10", directory):
+        if _find_all(place, COMPACT_CIFAR) is not None:
+            return place
+        if _find_all(place / formats.CIFAR_FOLDER, formats.CIFAR_BATCHES) is not None:
+            return place / formats.CIFAR_FOLDER
+        if (place / sources.CIFAR10_FILE.name).exists():
+            return place / sources.CIFAR10_FILE.name
+    return None
+
+
+def _cifar_batches(found: Path) -> list[tuple[Bytes, Labels]]:
+    """Five training batches and the test batch from what `_cifar_place` found."""
+    if found.name == sources.CIFAR10_FILE.name:
+        return formats.read_cifar_archive(found)
+    if found.name == formats.CIFAR_FOLDER:
+        return formats.read_cifar_folder(found)
+    with ThreadPoolExecutor() as pool:  # decompression runs outside the interpreter lock
+        return list(pool.map(formats.read_compact_rgb, [found / name for name in COMPACT_CIFAR]))
+
+
+def _svhn_file(directory: Path) -> Path | None:
+    """The compact or the original file, or None."""
+    name = sources.SVHN_TEST_FILE.name
+    # test.npz is not looked for in the directory itself: the name is CIFAR-10's, too
+    return _first_existing([directory / "svhn" / "test.npz", directory / "svhn" / name, directory / name])
+
+
+def _uci_file(name: str, directory: Path) -> Path | None:
+    """The compact file of a table, or data.txt of its text form, or None."""
+    folder, places = sources.UCI_FOLDERS[name], (directory / "uci", directory)
+    texts = [
+        place / below / "data" / "data.txt" for place in places for below in (Path("UCI_Datasets", folder), folder)
+    ]
+    return _first_existing([*(place / f"{name}.npz" for place in places), *texts])
 
 
 def _find_all(place: Path, names: Sequence[str]) -> list[Path] | None:

@@ -102,9 +102,10 @@ def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian
 def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -> Moments:
     r"""Message to y when m_out is known: moments of y under m_in(x) m_out(y), divided by m_out.
 
-    With V = Var[y] under the marginal, the division is rho = (1 - rho_out V) / V, mean = (E[y] - tau_out V) / (1 - rho_out V).
-    On each half-line, V_s = (s^2 var / T_s) (1 - k_s) and E_s[y] = s (mean + s tau var) / T_s +- s std_s h_s with (h, k) of
-    `truncation`, so the parts that cancel where m_out is strong do so on paper: rho_out V_s = (1 - 1/T_s) (1 - k_s).
+    With V = Var[y] under the marginal, the division is
+        var = V / (1 - rho V),   mean = (E[y] - tau V) / (1 - rho V)                  (tau, rho: of m_out)
+    On each half-line V_s = (s^2 var / T_s) (1 - k_s), E_s[y] = s (mean + s tau var) / T_s +- s std_s h_s, with (h, k)
+    of `truncation`; what cancels where m_out is strong does so on paper, e.g. rho V_s = (1 - 1/T_s) (1 - k_s).
 
     Falls back to the direct moments (`leaky_relu_to_output`) where m_out is not known, where the result is not
     finite, where \int m_in m_out is below MIN_NORMALISER, or where the result would be wider than the direct one.

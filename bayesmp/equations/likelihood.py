@@ -37,10 +37,10 @@ def softmax_to_latent(m_in: Moments, y: Tensor) -> Gaussian:
         y: true classes (b), integers.
 
     Note:
-        Gauss-Legendre on five panels that follow the sigmoid's bend and the tilted density of each scalar, all at once: a fixed
-        grid misses the bend of a broad logit (std 20: off by 14 times) and the bulk of a hopeless one. The two terms of
-        `second` are both small where the factor says little, so nothing of order one cancels; where it says much, the
-        tilted variance itself is the stable form.
+        Gauss-Legendre on five panels that follow the sigmoid's bend and the tilted density of each scalar, all at once:
+        a fixed grid misses the bend of a broad logit (std 20: off by 14 times) and the bulk of a hopeless one. The two
+        terms of `second` are both small where the factor says little, so nothing of order one cancels; where it says
+        much, the tilted variance itself is the stable form.
     """
     mean, var = m_in.mean, m_in.var
     n_classes = mean.shape[1]

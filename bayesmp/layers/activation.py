@@ -41,9 +41,6 @@ class LeakyReLU(Layer):
         assert isinstance(m_in, Moments)
         return None if d_in is None else d_in * leaky_relu_slope(m_in, self.leak)
 
-    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        return slope * leaky_relu_slope(m_in, self.leak)
-
     def __repr__(self) -> str:
         return f"LeakyReLU({self.leak:g})"
 

@@ -62,7 +62,3 @@ class Layer(ABC):
 
         d_in is None where nothing below has moved; the answer is None if the output then does not move either.
         """
-
-    @abstractmethod
-    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        """Adjoint of `tangent` in the input: the slope in the input's mean of something with this slope in the output's."""

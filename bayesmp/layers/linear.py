@@ -96,10 +96,6 @@ class WeightLayer(Layer):
             change = change + linear_map.spread(d_weights["bias"])
         return change if d_in is None else change + linear_map.op(d_in, weights["weight"].mean)
 
-    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        return self.linear_map(m_in).op_input(slope, weights["weight"].mean)
-
-
 class Linear(WeightLayer):
     """Fully connected layer, n_in -> n_out; weight (o, i), bias (o).
 

@@ -69,13 +69,6 @@ class Pool2d(Layer):
         windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
         return (self.window_weights(windows) * gather_windows(d_in, kernel, stride)).sum(2)
 
-    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        kernel, stride = self._window(m_in.shape)
-        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
-        per_window = self.window_weights(windows) * slope.unsqueeze(2)
-        per_window = per_window.expand(windows.shape)
-        return scatter_windows(per_window, (m_in.shape[2], m_in.shape[3]), kernel, stride)
-
     def _window(self, shape: Shape) -> tuple[Pair, Pair]:
         whole = (shape[-2], shape[-1])
         return (whole, whole) if self.kernel is None or self.stride is None else (self.kernel, self.stride)

@@ -28,8 +28,5 @@ class Flatten(Layer):
     ) -> Tensor | None:
         return None if d_in is None else d_in.flatten(1)
 
-    def pullback(self, m_in: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        return slope.view(m_in.shape)
-
     def __repr__(self) -> str:
         return "Flatten()"

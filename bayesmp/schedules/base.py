@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from bayesmp.network import Network
-from bayesmp.sites import Sites
+from bayesmp.sites import SiteIndex, Sites
 
 
 @dataclass(frozen=True)
 class Batch:
     """Examples that share a site."""
 
-    index: Tensor  # (1,) on the device: which site
+    index: SiteIndex
     x: Tensor
     y: Tensor
 
@@ -39,6 +39,7 @@ class Schedule(ABC):
         self.network = network
         self.sites = sites
         self.seed = seed
+        self._head_prior = network.head.prior_log_weights().to(network.device)
 
     def start(self, y: Tensor) -> None:
         """Fill the sites before the first visit."""
@@ -53,17 +54,17 @@ class Schedule(ABC):
     def refresh(self) -> None:
         """Recompute the posterior from the prior and the sites: what rounding has added since is dropped."""
         self.network.marginal = self.sites.posterior(self.network.prior)
-        self.network.head_log_weights = self.sites.head_posterior(self.network.head.prior_log_weights())
+        self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
 
     @abstractmethod
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:
         """Replace the batch's site; epoch counts from 1."""
 
-    def replace_head_site(self, index: Tensor, message: Tensor) -> None:
+    def replace_head_site(self, index: SiteIndex, message: Tensor) -> None:
         """Replace a batch's message to the head's constant, if it learns one."""
         if self.network.head.is_learned:
-            self.sites.head.index_copy_(0, index, message.double()[None])
-            self.network.head_log_weights = self.sites.head_posterior(self.network.head.prior_log_weights())
+            self.sites.head.index_copy_(0, index.tensor, message.double()[None])
+            self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
 
     def generator(self, *key: int) -> torch.Generator:
         """Random numbers that depend on the seed and the key alone, so that a resumed run draws the same ones."""

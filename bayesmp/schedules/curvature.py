@@ -1,14 +1,14 @@
 r"""Kronecker-factored curvature of one layer over all data, shared by all batches: the metric of the parallel schedule.
 
-A batch's slope in a layer's weights, (o, i), is a sum of outer products of what arrives from above and what comes from
-below. Taking the two as independent, the curvature of all n examples is
+For output unit o of a layer, the n training examples curve the weights by sum_n q_no a_n a_n^T plus a diagonal, with a the mean
+inputs (and 1 for the bias; patches for a convolution) and q_no what arrives from above. Taking the two as independent,
 
-    H = n G (x) A + rest,   A = E[a a^T] (i, i),   G = E[d d^T] (o, o)
+    H_o = n G_o A + rest,   A = E[a a^T] (i, i),   G_o = E[q_no]
 
-with a the mean input (and 1 for the bias; patches for a convolution) and d the slope of the output mean, pulled back
-from the head with random signs so that E[d d^T] is the Gauss-Newton curvature. `rest` is the prior's precision and what the inputs'
-variances add. H only decides how fast means move along each direction, never where they come to rest, so it may lag and
-may be rough: it is a running average, and its two inverses are renewed every few visits.
+`rest` is the prior's precision and what the inputs' variances add. The messages' own precisions are the diagonal of
+this; the rest of A matters because activations are correlated (their means are not zero), which makes the true curvature
+along a typical step many times the diagonal one. H only decides how fast means move along each direction, never where they
+come to rest, so it may lag and be rough: it is a running average, and its inverse is renewed every few visits.
 """
 
 from __future__ import annotations
@@ -16,63 +16,48 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesmp.equations.linear_maps import LinearMap
-
-MOMENT_IMAGES = 16  # images of a batch from which A is estimated in a convolution: patches are plenty
-TINY = 1e-12  # relative floor on traces, for layers nothing reaches yet
+MOMENT_ROWS = 4096  # patches of a batch from which A is estimated: plenty for a running average
 
 
 class LayerCurvature:
-    """Running factors A, G and rest of one layer, and their inverses.
+    """Running factors A, G and rest of one layer, and their inverse; updated in place.
 
     Args:
         n_data: number of training examples.
-        horizon: visits over which the running averages forget.
+        n_rows, n_columns: number of output units, and of weights per unit (bias included).
+        like: a tensor of the dtype and device to use.
     """
 
-    def __init__(self, n_data: int, horizon: float) -> None:
+    def __init__(self, n_data: int, n_rows: int, n_columns: int, *, like: Tensor) -> None:
         self.n_data = n_data
-        self.horizon = horizon
-        self.n_updates = 0
-        self.inputs: Tensor  # A
-        self.slopes: Tensor  # G
-        self.rest: Tensor
-        self.inputs_inverse: Tensor
-        self.slopes_inverse: Tensor
+        self.inputs = like.new_zeros(n_columns, n_columns)  # A
+        self.slopes = like.new_zeros(n_rows)  # G
+        self.rest = like.new_zeros(())
+        self.inputs_inverse = like.new_zeros(n_columns, n_columns)
+        self.slopes_inverse = like.new_zeros(n_rows)
 
-    def update(self, linear_map: LinearMap, mean_in: Tensor, slope: Tensor, rest: Tensor, *, has_bias: bool) -> None:
-        """Take in one batch: mean inputs, pulled-back slopes of the outputs, and the diagonal rest for all data."""
-        rows = linear_map.patches(mean_in[:MOMENT_IMAGES] if mean_in.ndim > 2 else mean_in).flatten(0, 1)  # (b p, i)
-        if has_bias:
-            rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
-        columns = linear_map.rows(slope).flatten(0, 1)  # (b p, o)
-        inputs = rows.t() @ rows / len(rows)
-        slopes = columns.t() @ columns / len(slope)
-        self.n_updates += 1
-        if self.n_updates == 1:
-            self.inputs, self.slopes, self.rest = inputs, slopes, rest
-            return
-        share = max(1.0 / self.n_updates, 1.0 / self.horizon)
-        self.inputs.lerp_(inputs, share)
+    def update(self, rows: Tensor, slopes: Tensor, rest: Tensor, share: Tensor) -> None:
+        """Move the running averages by `share` towards one batch: input rows (r, i), curvature per unit and example."""
+        self.inputs.lerp_(rows.t() @ rows / len(rows), share)
         self.slopes.lerp_(slopes, share)
         self.rest.lerp_(rest, share)
 
-    def refresh(self) -> None:
-        r"""Renew the inverses of n (G + g 1) (x) (A + a 1), with a g = rest / n split in proportion to the mean eigenvalues."""
-        inputs, slopes, rest = self.inputs.double(), self.slopes.double(), self.rest.double()
-        mean_in = inputs.diagonal().mean().clamp_min(TINY)
-        mean_out = slopes.diagonal().mean().clamp_min(TINY)
-        balance = (mean_in / mean_out).sqrt()
-        damping = (rest / self.n_data).sqrt()
-        self.inputs_inverse = _inverse(inputs, balance * damping).to(self.inputs)
-        self.slopes_inverse = (_inverse(slopes, damping / balance) / self.n_data).to(self.slopes)
+    def renew(self) -> None:
+        r"""Invert n (G_o + g) (A + a 1), with a g = rest / n split in proportion to the mean eigenvalues."""
+        inputs, slopes = self.inputs.double(), self.slopes.double()
+        mean_in, mean_out = inputs.diagonal().mean(), slopes.mean()
+        tiny = torch.finfo(torch.float32).tiny
+        balance = ((mean_in + tiny) / (mean_out + tiny)).sqrt()
+        damping = (self.rest.double() / self.n_data).sqrt()
+        ridge = balance * damping * torch.eye(len(inputs), dtype=inputs.dtype, device=inputs.device)
+        factor, _ = torch.linalg.cholesky_ex(inputs + ridge)
+        self.inputs_inverse.copy_(torch.cholesky_inverse(factor))
+        self.slopes_inverse.copy_(1.0 / (self.n_data * (slopes + damping / balance)))
 
     def solve(self, slope: Tensor) -> Tensor:
         """H^{-1} applied to a slope in the weights, (o, i)."""
-        return self.slopes_inverse @ slope @ self.inputs_inverse
+        return self.slopes_inverse[:, None] * (slope @ self.inputs_inverse)
 
-
-def _inverse(matrix: Tensor, ridge: Tensor) -> Tensor:
-    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    factor, _ = torch.linalg.cholesky_ex(matrix + ridge * eye)
-    return torch.cholesky_inverse(factor)
+    def state(self) -> dict[str, Tensor]:
+        names = ("inputs", "slopes", "rest", "inputs_inverse", "slopes_inverse")
+        return {name: getattr(self, name) for name in names}

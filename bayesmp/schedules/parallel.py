@@ -1,26 +1,29 @@
 r"""The parallel schedule: a whole batch at once, as matrix products.
 
 A visit to batch b computes its messages to all weights at the current marginal N(m, 1/rho): a fresh precision rho_b,
-which replaces the old one, and a fresh slope g_b (tau_b - rho_b m), whose difference to the remembered slope, the
-*innovation*, moves the mean. The weights' posterior stays prior x sites throughout:
+which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose difference to the remembered slope, the
+*innovation*, moves the mean. The posterior stays prior x sites throughout:
 
 1. innovation  j = g_b - (slope_b + shift)
 2. direction   d = H^{-1} j, with the Kronecker-factored curvature H of all data (curvature.py)
-3. step        alpha in (0, 1] from the measured curvature along d (below)
+3. step        alpha in (0, 1] from the curvature measured along d (`_measure_step`)
 4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - rho_prior alpha d) / n;  rho_b <- fresh
 
-Step 4 keeps the balance sum_b (slope_b + shift) = rho_prior (m - m_prior), which says that m is the posterior mean. It
+Line 4 keeps the balance sum_b (slope_b + shift) = rho_prior (m - m_prior), which says that m is the posterior mean. It
 rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages themselves.
+
+All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph (graphs.py).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayesmp.equations.linear import SumMoments, residual, weight_curvature
+from bayesmp.equations.linear import SumMoments, weight_curvature
 from bayesmp.equations.tilted import count_rejected
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Message, Weights
@@ -28,25 +31,42 @@ from bayesmp.layers.linear import WeightLayer
 from bayesmp.network import Network
 from bayesmp.priors import spectral_std
 from bayesmp.schedules.base import Batch, Schedule, VisitInfo
-from bayesmp.schedules.curvature import LayerCurvature
+from bayesmp.schedules.curvature import MOMENT_ROWS, LayerCurvature
+from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.sites import Sites
 
 TIGHTNESS = 0.1  # the first epoch starts with weights held at their prior means to this share of the spectral std
-RENEW_EVERY = 10  # visits between renewals of the curvature's inverses
-SHORTEST_MEMORY = 5.0  # visits that a running average covers at least
-LONGEST_MEMORY = 100.0
+RENEW_EVERY = 10  # visits between renewals of the curvature's inverse
+MEMORY = (5, 100)  # visits that running averages cover: the number of batches, within these
+PRECISION_FACTOR = 2.0  # no weight's precision may grow or shrink by more than this in one visit
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Everything one batch said: messages on the edges going out, and coming back."""
+
+    weights: list[Weights]
+    edges: list[Message]  # edges[k] enters layer k
+    backs: dict[int, Gaussian]  # backs[k] arrives at the output of layer k
+    to_weights: Gaussian  # flat, multiplied over the batch
+    n_rejected: Tensor
 
 
 class ParallelSchedule(Schedule):
-    """State of a parallel run beside the sites: the mean, the curvature of each layer, the measured stiffness."""
+    """State of a parallel run beside the sites: the curvature of each layer."""
 
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
         super().__init__(network, sites, seed=seed)
+        like = network.prior.rho
         self.n_visits = 0
-        self.stiffness = torch.ones((), dtype=network.dtype, device=network.device)
-        self.previous: tuple[Tensor, Tensor] | None = None  # last direction, and its curvature under H
+        self.n_data = 0
         self.curvatures: dict[int, LayerCurvature] = {}
-        self.signs = torch.zeros(0)
+        self.share = like.new_ones(())  # weight of the newest batch in the curvature's running averages
+        self.records = like.is_cuda and sites.plan.place == "device"
+        self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
+        self._plain_visits: dict[tuple[int, ...], int] = {}
+
+    # --- start and upkeep --------------------------------------------------------------------------------------------
 
     def start(self, y: Tensor) -> None:
         """Every site starts as 1/n of a pseudo-message that holds the weights near their prior means.
@@ -54,154 +74,197 @@ class ParallelSchedule(Schedule):
         From the broad prior the activations are mostly noise and the network collapses to a constant; the first visit
         to each batch replaces its share, so nothing of this is left after one epoch.
         """
-        network, n = self.network, len(self.sites)
+        network, prior = self.network, self.network.prior
         self.n_data = len(y)
-        pull = torch.cat([torch.full((slot.stop - slot.start,), self._tight_rho(slot.layer, slot.name)) for slot in network.slots])
-        pull = (pull.to(network.prior.rho) - network.prior.rho).clamp_min(0.0)
-        self.sites.fill(pull / n, self.head_start(y), origin=network.prior.mean)
-        memory = min(LONGEST_MEMORY, max(SHORTEST_MEMORY, float(n)))
-        self.curvatures = {slot.layer: LayerCurvature(self.n_data, memory) for slot in network.slots}
-        largest = -(-self.n_data // n)
-        bits = torch.randint(0, 2, (largest + self.n_data % max(largest, 1) + 1, network.n_outputs), generator=self.generator(0))
-        self.signs = (2 * bits - 1).to(network.prior.rho)
+        pull = torch.empty_like(prior.rho)
+        for slot in network.slots:
+            pull[slot.start : slot.stop] = self._tight_rho(slot.layer, slot.name)
+        pull = (pull - prior.rho).clamp_min(0.0)
+        self.sites.fill(pull / len(self.sites), self.head_start(y), origin=prior.mean)
+        self.curvatures = {}
+        for k, tensors in enumerate(network.unpack(prior.rho)):
+            if tensors:
+                n_columns = tensors["weight"][0].numel() + ("bias" in tensors)
+                self.curvatures[k] = LayerCurvature(self.n_data, len(tensors["weight"]), n_columns, like=prior.rho)
         self.refresh()
+
+    def refresh(self) -> None:
+        """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
+        network, sites = self.network, self.sites
+        exact = sites.posterior(network.prior)
+        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
+        network.marginal.rho.copy_(exact.rho)
+        network.marginal.tau.copy_(exact.rho * sites.origin)
+        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
 
     def _tight_rho(self, index: int, name: str) -> float:
         if name == "bias":
             return TIGHTNESS**-2
-        layer = self.network.layers[index]
-        assert isinstance(layer, WeightLayer)
-        n_out = math.prod(self.network.shapes[index + 1])
-        return (TIGHTNESS * spectral_std(layer.fan_in, n_out)) ** -2
+        fan_in = self._weight_layer(index).fan_in
+        return (TIGHTNESS * spectral_std(fan_in, math.prod(self.network.shapes[index + 1]))) ** -2
+
+    # --- a visit -----------------------------------------------------------------------------------------------------
 
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:
-        network, sites = self.network, self.sites
-        mean, rho = sites.origin, network.marginal.rho
-        weights = network.weights(Gaussian(mean * rho, rho))
-        edges = network.sweep_out(batch.x, weights)
-        m_out = edges[-1]
-        assert isinstance(m_out, Moments)
-        m_back = network.head.to_latent(m_out, batch.y, network.head_log_weights)
-        metrics = network.head.train_metrics(m_out, batch.y, network.head_log_weights)
-        fresh, backs, n_rejected = self._sweep_back(edges, m_back, weights)
+        self.before_visit()
+        info = self._recorded(batch) if self.records else self.visit_on_device(batch)
+        self.after_visit()
+        return info
 
-        old_slope, old_rho = sites.get(batch.index)
-        slope, new_rho = sites.replace(batch.index, fresh.tau - fresh.rho * mean - sites.shift, fresh.rho)
-        innovation = slope - old_slope
-        rho = rho + (new_rho - old_rho)
-        self._update_curvature(edges, backs, weights)
-        direction = self._solve(innovation)
+    def _recorded(self, batch: Batch) -> VisitInfo:
+        """The visit as a CUDA graph of its batch's shape, recorded once enough plain visits of that shape have run."""
+        key = tuple(batch.x.shape)
+        if key in self._graphs:
+            return self._graphs[key](batch)
+        seen = self._plain_visits[key] = self._plain_visits.get(key, 0) + 1
+        if seen <= WARM_UP:
+            return self.visit_on_device(batch)
+        self._graphs[key] = RecordedVisit(self.visit_on_device, batch)
+        return self._graphs[key](batch)
 
-        n = len(sites)
-        model = (innovation * direction).sum()
-        own = self._batch_curvature(edges, backs, weights, direction) * n / model.clamp_min(TINY)
-        if self.previous is not None:
-            last, last_model = self.previous
-            cross = self._batch_curvature(edges, backs, weights, last) * n / last_model.clamp_min(TINY)
-            self.stiffness = self.stiffness.lerp(cross, 1.0 / min(self.n_visits, 30))
-        stiff = (1.0 - 1.0 / n) * self.stiffness + own / n
-        step = 1.0 / stiff.clamp_min(1.0)
-        self.previous = (direction, model)
-
-        change = step * direction
-        sites.origin.add_(change)
-        sites.shift.sub_((innovation - network.prior.rho * change) / n)
-        network.marginal = Gaussian(rho * sites.origin, rho)
-        self.replace_head_site(batch.index, network.head.to_constant(m_out, m_back, batch.y))
+    def before_visit(self) -> None:
+        """Host-side bookkeeping: the weight of the running averages."""
         self.n_visits += 1
+        memory = min(MEMORY[1], max(MEMORY[0], len(self.sites)))
+        self.share.fill_(1.0 / min(self.n_visits, memory))
+
+    def after_visit(self) -> None:
+        """Renew the inverse curvatures every few visits, and at each of the first, when everything moves."""
+        if self.n_visits <= RENEW_EVERY or self.n_visits % RENEW_EVERY == 0:
+            for curvature in self.curvatures.values():
+                curvature.renew()
+
+    def visit_on_device(self, batch: Batch) -> VisitInfo:
+        """The visit proper: tensors in, tensors changed in place, nothing read back."""
+        network, sites, n = self.network, self.sites, len(self.sites)
+        marginal, origin = network.marginal, sites.origin
+        sweep = self._sweep(batch)
+        m_out, m_back = sweep.edges[-1], sweep.backs[len(network.layers) - 1]
+        assert isinstance(m_out, Moments)
+        metrics = network.head.train_metrics(m_out, batch.y, network.head_log_weights)
+        head_message = network.head.to_constant(m_out, m_back, batch.y)
+
+        fresh = sweep.to_weights
+        old_slope, old_rho = sites.get(batch.index)
+        fresh_slope = fresh.tau - fresh.rho * origin - sites.shift.to(origin)
+        rho = marginal.rho
+        fresh_rho = fresh.rho.clamp(old_rho - (1.0 - 1.0 / PRECISION_FACTOR) * rho, old_rho + (PRECISION_FACTOR - 1.0) * rho)
+        new_slope, new_rho = sites.replace(batch.index, fresh_slope, fresh_rho)
+        innovation = new_slope - old_slope
+
+        self._update_curvature(sweep)
+        direction = self._solve(innovation)
+        step = self._measure_step(sweep, direction, (innovation * direction).sum())
+        change = (origin + step * direction) - origin  # as rounded, so that the balance stays exact
+        origin.add_(change)
+        sites.shift.sub_((innovation - network.prior.rho * change).double() / n)
+        marginal.rho.add_(new_rho - old_rho)
+        marginal.tau.copy_(marginal.rho * origin)
+        self.replace_head_site(batch.index, head_message)
         units = sum(math.prod(shape) for shape in network.shapes[network.first_weight_layer + 1 :])
         return VisitInfo(
             step=step.expand(len(self.curvatures)),
-            n_rejected=n_rejected,
+            n_rejected=sweep.n_rejected,
             n_messages=units * len(batch.x),
-            max_change=(change.abs() * rho.sqrt()).max(),
+            max_change=(change.abs() * marginal.rho.sqrt()).max(),
             metrics=metrics,
         )
 
-    def _sweep_back(
-        self, edges: list[Message], m_back: Gaussian | None, weights: list[Weights]
-    ) -> tuple[Gaussian, dict[int, Gaussian], Tensor]:
+    def _sweep(self, batch: Batch) -> Sweep:
+        """One sweep out and one back, at the current marginals."""
         network = self.network
-        to_weights: list[dict[str, Gaussian]] = [{} for _ in network.layers]
+        weights = network.weights()
+        edges = network.sweep_out(batch.x, weights)
+        m_out = edges[-1]
+        assert isinstance(m_out, Moments)
+        m_back: Gaussian | None = network.head.to_latent(m_out, batch.y, network.head_log_weights)
         backs: dict[int, Gaussian] = {}
+        to_weights: list[dict[str, Gaussian]] = [{} for _ in network.layers]
         n_rejected = torch.zeros((), dtype=torch.int64, device=network.device)
         for k in range(len(network.layers) - 1, network.first_weight_layer - 1, -1):
             edge = edges[k + 1]
             assert m_back is not None and isinstance(edge, Moments)
             backs[k] = m_back
             m_back, to_weights[k] = network.layers[k].messages_back(edges[k], edge, m_back, weights[k])
-            if m_back is not None:
+            if m_back is not None and not to_weights[k]:
                 n_rejected = n_rejected + count_rejected(m_back)
-        return network.pack(to_weights), backs, n_rejected
+        return Sweep(weights, edges, backs, network.pack(to_weights), n_rejected)
 
-    def _update_curvature(self, edges: list[Message], backs: dict[int, Gaussian], weights: list[Weights]) -> None:
-        network = self.network
-        m_out = edges[-1]
-        slope = self.signs[: len(m_out.mean)] * self._output_curvature(edges, backs).sqrt()
-        for k in range(len(network.layers) - 1, network.first_weight_layer - 1, -1):
-            layer, m_in = network.layers[k], edges[k]
-            if isinstance(layer, WeightLayer):
-                prior = network.unpack(network.prior.rho)[k]["weight"].mean()
-                rest = prior + self._input_curvature(edges, backs, k) * (self.n_data / len(m_out.mean))
-                mean_in = m_in.mean if isinstance(m_in, Moments) else m_in
-                self.curvatures[k].update(layer.linear_map(m_in), mean_in, slope, rest, has_bias=layer.has_bias)
-            if k > network.first_weight_layer:
-                slope = layer.pullback(m_in, slope, weights[k])
-        if self.n_visits < RENEW_EVERY or self.n_visits % RENEW_EVERY == 0:
-            for curvature in self.curvatures.values():
-                curvature.refresh()
+    # --- direction and step ------------------------------------------------------------------------------------------
 
-    def _input_curvature(self, edges: list[Message], backs: dict[int, Gaussian], k: int) -> Tensor:
-        """Mean over the weights of sum_b q Var[a]: the curvature that uncertain inputs add to each weight."""
-        m_in, m_out = edges[k], edges[k + 1]
-        if not isinstance(m_in, Moments):
-            return torch.zeros((), dtype=self.network.dtype, device=self.network.device)
-        q = residual(m_out, backs[k]).q
-        return m_in.var.mean() * q.sum() / q.shape[1]
+    def _update_curvature(self, sweep: Sweep) -> None:
+        priors = self.network.unpack(self.network.prior.rho)
+        for k, curvature in self.curvatures.items():
+            layer, m_in = self._weight_layer(k), sweep.edges[k]
+            mean_in = m_in.mean if isinstance(m_in, Moments) else m_in
+            linear_map = layer.linear_map(m_in)
+            n_positions = math.prod(self.network.shapes[k + 1][1:])
+            rows = linear_map.patches(mean_in[: max(1, MOMENT_ROWS // n_positions)]).flatten(0, 1)  # (r, i)
+            if layer.has_bias:
+                rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+            slopes = linear_map.channel_sum(_curvature_at(sweep, k)) / len(mean_in)
+            rest = priors[k]["weight"].mean() + self.n_data * _input_curvature(sweep, k) / len(mean_in)
+            curvature.update(rows, slopes, rest, self.share)
 
     def _solve(self, slope: Tensor) -> Tensor:
-        network = self.network
-        parts = network.unpack(slope)
+        """H^{-1} of every layer applied to a flat slope."""
         found = torch.empty_like(slope)
-        views = network.unpack(found)
+        slopes, answers = self.network.unpack(slope), self.network.unpack(found)
         for k, curvature in self.curvatures.items():
-            matrix = parts[k]["weight"].flatten(1)
-            if "bias" in parts[k]:
-                matrix = torch.cat([matrix, parts[k]["bias"][:, None]], 1)
+            matrix = slopes[k]["weight"].flatten(1)
+            if "bias" in slopes[k]:
+                matrix = torch.cat([matrix, slopes[k]["bias"][:, None]], 1)
             solved = curvature.solve(matrix)
-            if "bias" in parts[k]:
-                views[k]["bias"].copy_(solved[:, -1])
+            if "bias" in slopes[k]:
+                answers[k]["bias"].copy_(solved[:, -1])
                 solved = solved[:, :-1]
-            views[k]["weight"].copy_(solved.reshape(views[k]["weight"].shape))
+            answers[k]["weight"].copy_(solved.reshape(answers[k]["weight"].shape))
         return found
 
-    def _batch_curvature(
-        self, edges: list[Message], backs: dict[int, Gaussian], weights: list[Weights], direction: Tensor
-    ) -> Tensor:
-        """Curvature of this batch along a direction in all weights at once: sum q (change of outputs)^2 + input parts."""
-        network = self.network
-        change, parts = None, network.unpack(direction)
-        curvature = torch.zeros((), dtype=network.dtype, device=network.device)
-        for k, layer in enumerate(network.layers):
-            if k < network.first_weight_layer:
-                continue
-            change = layer.tangent(edges[k], change, weights[k], parts[k])
-            if isinstance(layer, WeightLayer):
-                curvature = curvature + self._input_curvature(edges, backs, k) * parts[k]["weight"].square().sum()
-        return curvature + (self._output_curvature(edges, backs) * change.square()).sum()
+    def _measure_step(self, sweep: Sweep, direction: Tensor, model: Tensor) -> Tensor:
+        r"""The share alpha of d to take.
 
-    def _output_curvature(self, edges, backs):
-        k = len(self.network.layers) - 1
-        return weight_curvature(edges[-1], backs[k]) if isinstance(edges[-1], SumMoments) else backs[k].rho / (1 + backs[k].rho * edges[-1].var)
+        A line search on the whole surrogate: all other batches as H has them, this batch measured. With c the batch's
+        true curvature along d, joint over all layers, and d^T H d = `model` for all n batches,
+            alpha = 1 / max(1, 1 - 1/n + c / model)
+        and no layer's outputs may move by more than their own spread over the batch, beyond which c means nothing.
+        """
+        network, parts = self.network, self.network.unpack(direction)
+        change: Tensor | None = None
+        tiny = torch.finfo(model.dtype).tiny
+        curvature, reach = torch.zeros_like(model), torch.zeros_like(model)
+        for k in range(network.first_weight_layer, len(network.layers)):
+            change = network.layers[k].tangent(sweep.edges[k], change, sweep.weights[k], parts[k])
+            if k in self.curvatures:
+                edge = sweep.edges[k + 1]
+                assert isinstance(edge, Moments) and change is not None
+                curvature = curvature + _input_curvature(sweep, k) * parts[k]["weight"].square().sum()
+                spread = edge.mean.var() + edge.var.mean()
+                reach = torch.maximum(reach, change.square().mean() / (spread + tiny))
+        assert change is not None
+        curvature = curvature + (_curvature_at(sweep, len(network.layers) - 1) * change.square()).sum()
+        stiffness = 1.0 - 1.0 / len(self.sites) + curvature / model.clamp_min(tiny)
+        return 1.0 / torch.maximum(stiffness, reach.sqrt()).clamp_min(1.0)
 
-    def refresh(self) -> None:
-        """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
-        network, sites = self.network, self.sites
-        exact = sites.posterior(network.prior)
-        imbalance = exact.tau - exact.rho * sites.origin
-        sites.shift.sub_(imbalance / len(sites))
-        network.marginal = Gaussian(exact.rho * sites.origin, exact.rho)
-        network.head_log_weights = sites.head_posterior(network.head.prior_log_weights())
+    def _weight_layer(self, k: int) -> WeightLayer:
+        layer = self.network.layers[k]
+        assert isinstance(layer, WeightLayer)
+        return layer
 
 
-TINY = 1e-30
+def _curvature_at(sweep: Sweep, k: int) -> Tensor:
+    """Curvature that arrives at the output of layer k, one per entry."""
+    edge, back = sweep.edges[k + 1], sweep.backs[k]
+    assert isinstance(edge, Moments)
+    if isinstance(edge, SumMoments):
+        return weight_curvature(edge, back)
+    return back.rho / (1.0 + back.rho * edge.var)
+
+
+def _input_curvature(sweep: Sweep, k: int) -> Tensor:
+    """Mean over the weights of layer k of sum_b q Var[a]: the curvature that uncertain inputs add to each weight."""
+    m_in = sweep.edges[k]
+    curvature = _curvature_at(sweep, k)
+    if not isinstance(m_in, Moments):
+        return torch.zeros((), dtype=curvature.dtype, device=curvature.device)
+    return m_in.var.mean() * curvature.sum() / curvature.shape[1]

@@ -116,7 +116,7 @@ class SequentialSchedule(Schedule):
 
         cavity = before / old
         visit = SequentialVisit(network, cavity, batch.x, batch.y, network.head_log_weights)
-        generator = self.generator(epoch, int(batch.index))
+        generator = self.generator(epoch, batch.index.row)
         for _ in range(iterations_per_visit(epoch)):
             visit.iterate(torch.randperm(len(batch.x), generator=generator).tolist())
 

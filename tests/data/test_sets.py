@@ -143,6 +143,22 @@ def test_an_unknown_uci_set_names_the_known_ones(tmp_path):
         data.uci("bosten", tmp_path)
 
 
+def test_find_sets_tells_where_each_set_lies_without_reading_it(tmp_path):
+    assert set(data.find_sets(tmp_path).values()) == {None}
+    makers.write_mnist(tmp_path / "mnist")
+    (tmp_path / "svhn").mkdir()
+    (tmp_path / "svhn" / "test_32x32.mat").write_bytes(b"not read")
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"not read")
+    makers.write_table_text(tmp_path / "uci/UCI_Datasets/yacht/data", makers.table())
+    found = {name: path for name, path in data.find_sets(tmp_path).items() if path is not None}
+    assert found == {
+        "mnist": tmp_path / "mnist",
+        "cifar10": tmp_path / "cifar-10-python.tar.gz",
+        "svhn_test": tmp_path / "svhn" / "test_32x32.mat",
+        "uci/yacht": tmp_path / "uci/UCI_Datasets/yacht/data/data.txt",
+    }
+
+
 @pytest.mark.parametrize(
     "load, expected, call",
     [

@@ -90,7 +90,9 @@ def test_slope_is_the_derivative_of_the_output_mean(leak, dtype):
     m, v = numbers(mean), numbers(var)
     step = 1e-5 * np.sqrt(v)
     ahead, behind = (direct_moments(m + s, v, leak)[0] for s in (step, -step))
-    assert_close(leaky_relu_slope(Moments(mean, var), leak), (ahead - behind) / (2 * step), rtol=RTOL[dtype], scale=1e-3)
+    assert_close(
+        leaky_relu_slope(Moments(mean, var), leak), (ahead - behind) / (2 * step), rtol=RTOL[dtype], scale=1e-3
+    )
 
 
 # --- to the input ----------------------------------------------------------------------------------------------------
@@ -118,7 +120,11 @@ def test_to_input_is_the_marginal_divided_by_the_input(leak, dtype):
 def test_to_input_survives_a_contradiction_in_float32(leak):
     """An input many stds on one side, a message that puts y on the other: terms of order 1e7 used to cancel to 400."""
     mean, var, tau, rho = rounded(
-        torch.float32, [0.2, 1.0, 30.0, 3.0, 1e3], [1e-3, 1e-3, 10.0, 0.1, 1e3], [-1e5, -5e4, -10.0, 0.0, -5.0], [1e4, 1e4, 10.0, 1e4, 1.0]
+        torch.float32,
+        [0.2, 1.0, 30.0, 3.0, 1e3],
+        [1e-3, 1e-3, 10.0, 0.1, 1e3],
+        [-1e5, -5e4, -10.0, 0.0, -5.0],
+        [1e4, 1e4, 10.0, 1e4, 1.0],
     )
     truth = tilted_by_leaky_relu(*map(numbers, (mean, var, tau, rho)), leak)
     message = leaky_relu_to_input(Moments(mean, var), Gaussian(tau, rho), leak)

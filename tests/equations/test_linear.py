@@ -1,4 +1,4 @@
-"""Inner products: the exact form against its definition and Gaussian conditioning, the matrix form against the exact one."""
+"""Inner products: exact form against definition and Gaussian conditioning, matrix form against exact form."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,13 @@ def model(n_in, n_out=3, batch=4, *, dtype=torch.float64, known=False, seed=0, s
     weight = random_moments(rng, n_out, n_in, dtype=dtype, mean=np.sqrt(scale / n_in), var=scale / n_in)
     bias = random_moments(rng, n_out, dtype=dtype)
     m_in = m_in.mean if known else m_in
-    return m_in, weight, bias, linear.linear_to_output(MAP, m_in, weight, bias), random_message(rng, batch, n_out, dtype=dtype, rho=rho)
+    return (
+        m_in,
+        weight,
+        bias,
+        linear.linear_to_output(MAP, m_in, weight, bias),
+        random_message(rng, batch, n_out, dtype=dtype, rho=rho),
+    )
 
 
 def exact_messages(m_in, weight, bias, m_z, m_back, *, at_cavity):
@@ -106,7 +112,13 @@ def test_exact_form_at_cavities_is_the_definition(n_in, dtype):
         to_a, to_w = inner_product_messages(a[n], va[n], w[o], vw[o], b[o], vb[o], tau[n, o], rho[n, o])
         true_input[:, n] += to_a
         true_weight[:, o] += to_w
-        ahead = condition_on_sum(np.ones(2), np.array([b[o], z_mean[n, o] - b[o]]), np.array([vb[o], z_var[n, o] - vb[o]]), tau[n, o], rho[n, o])
+        ahead = condition_on_sum(
+            np.ones(2),
+            np.array([b[o], z_mean[n, o] - b[o]]),
+            np.array([vb[o], z_var[n, o] - vb[o]]),
+            tau[n, o],
+            rho[n, o],
+        )
         true_bias[:, o] += ahead[0][0], ahead[1][0]
     for message, truth in ((to_input, true_input), (to_weight, true_weight), (to_bias, true_bias)):
         assert_message(message, *truth, rtol=RTOL[dtype])
@@ -121,24 +133,31 @@ def test_a_known_input_at_cavities_is_gaussian_conditioning(n_in, dtype):
     assert to_input is None
     for o in range(3):
         a = np.append(numbers(m_in[0]), 1.0)
-        mean, var = (np.append(numbers(w[o]), numbers(b[o])) for w, b in ((weight.mean, bias.mean), (weight.var, bias.var)))
+        mean, var = (
+            np.append(numbers(w[o]), numbers(b[o])) for w, b in ((weight.mean, bias.mean), (weight.var, bias.var))
+        )
         tau, rho = condition_on_sum(a, mean, var, *(numbers(part[0, o]) for part in (m_back.tau, m_back.rho)))
-        found = Gaussian(torch.cat([to_weight.tau[o], to_bias.tau[o : o + 1]]), torch.cat([to_weight.rho[o], to_bias.rho[o : o + 1]]))
+        found = Gaussian(
+            torch.cat([to_weight.tau[o], to_bias.tau[o : o + 1]]), torch.cat([to_weight.rho[o], to_bias.rho[o : o + 1]])
+        )
         assert_message(found, tau, rho, rtol=RTOL[dtype])
 
 
 @pytest.mark.parametrize("messages", ["exact", "matrix"])
 @pytest.mark.parametrize("n_in", [1, 2, 6])
 def test_a_known_input_at_marginals_sends_the_slope_of_exact_conditioning(n_in, messages):
-    """tau_w = a g + mean_w rho_w: the slope tau - mean rho of the message at the marginal's mean is that of the true one.
+    """tau_w = a g + mean_w rho_w: the message's slope tau - mean rho at the marginal's mean is that of the true one.
 
     Truth: one example, messages by conditioning from cavities, marginals = cavity times message. Neither rho_w nor
-    tau_w alone can be recovered from marginals without knowing the cavity; their combination can, and it fixes the means.
+    tau_w alone can be recovered from marginals; their combination can, and it fixes the means.
     """
     m_in, cavity, bias_cavity, _, m_back = model(n_in, n_out=1, batch=1, known=True, seed=3)
     m_back = Gaussian(m_back.tau, torch.full_like(m_back.rho, 4.0))
     a = np.append(numbers(m_in[0]), 1.0)
-    mean, var = np.append(numbers(cavity.mean), numbers(bias_cavity.mean)), np.append(numbers(cavity.var), numbers(bias_cavity.var))
+    mean, var = (
+        np.append(numbers(cavity.mean), numbers(bias_cavity.mean)),
+        np.append(numbers(cavity.var), numbers(bias_cavity.var)),
+    )
     tau_z, rho_z = m_back.tau.item(), m_back.rho.item()
     tau, rho = condition_on_sum(a, mean, var, tau_z, rho_z)
     posterior_mean, covariance = joint_posterior(a, mean, var, tau_z, rho_z)
@@ -168,7 +187,7 @@ def test_matrix_form_is_exact_up_to_one_over_fan_in(known):
     for n_in in (4, 16, 64, 256, 1024):
         parts = model(n_in, n_out=8, batch=8, known=known)
         worst = []
-        for found, truth in zip(matrix_messages(*parts)[: 2], exact_messages(*parts, at_cavity=False), strict=False):
+        for found, truth in zip(matrix_messages(*parts)[:2], exact_messages(*parts, at_cavity=False), strict=False):
             if truth is not None:
                 worst.append(((found.rho - truth.rho).abs() / truth.rho).mean())
                 worst.append((found.tau - truth.tau).abs().mean() / truth.tau.abs().mean())
@@ -219,8 +238,14 @@ def test_float32_agrees_with_float64(form, known):
 
 @pytest.mark.parametrize(
     "fan_in, exact, expected",
-    [(1, None, True), (EXACT_FAN_IN, None, True), (EXACT_FAN_IN + 1, None, False), (10_000, None, False)]
-    + [(EXACT_FAN_IN, False, False), (EXACT_FAN_IN + 1, True, True)],
+    [
+        (1, None, True),
+        (EXACT_FAN_IN, None, True),
+        (EXACT_FAN_IN + 1, None, False),
+        (10000, None, False),
+        (EXACT_FAN_IN, False, False),
+        (EXACT_FAN_IN + 1, True, True),
+    ],
 )
 def test_prefers_exact_on_both_sides(fan_in, exact, expected):
     assert prefers_exact(fan_in, exact) is expected
@@ -255,6 +280,10 @@ def test_extremes_stay_proper(dtype, known, size, log_var, weight_size, weight_l
     m_z = linear.linear_to_output(MAP, m_in, weight, bias)
     assert_proper(m_z)
     parts = (m_in, weight, bias, m_z, m_back)
-    for found in (*matrix_messages(*parts), *exact_messages(*parts, at_cavity=False), *exact_messages(*parts, at_cavity=True)):
+    for found in (
+        *matrix_messages(*parts),
+        *exact_messages(*parts, at_cavity=False),
+        *exact_messages(*parts, at_cavity=True),
+    ):
         if found is not None:
             assert_proper(found)

@@ -33,7 +33,12 @@ def tensors(name):
     if name == "dense":
         return DenseMap(), randn(3, 5), randn(4, 5), randn(3, 4)
     linear_map = conv_map(name)
-    return linear_map, randn(2, 3, *linear_map.size_in), randn(4, 3, *linear_map.kernel), randn(2, 4, *linear_map.size_out)
+    return (
+        linear_map,
+        randn(2, 3, *linear_map.size_in),
+        randn(4, 3, *linear_map.kernel),
+        randn(2, 4, *linear_map.size_out),
+    )
 
 
 MAPS = ["dense", *GEOMETRIES]

@@ -21,7 +21,26 @@ from bayesmp.equations.normal import (
 from tests.equations.truth import DTYPES, RTOL, assert_close, numbers, panels, rounded
 
 NEAR_TAIL = [TAIL - 1e-3, TAIL, TAIL + 1e-3]
-SCORES = [-1e3, -300.0, -37.0, -12.0, -6.0, *NEAR_TAIL, -3.0, -1.0, -0.1, 0.0, 0.3, 1.0, 3.0, 4.99, 5.01, 9.0, 20.0, 40.0]
+SCORES = [
+    -1e3,
+    -300.0,
+    -37.0,
+    -12.0,
+    -6.0,
+    *NEAR_TAIL,
+    -3.0,
+    -1.0,
+    -0.1,
+    0.0,
+    0.3,
+    1.0,
+    3.0,
+    4.99,
+    5.01,
+    9.0,
+    20.0,
+    40.0,
+]
 UNDERFLOW = 1e-30  # below this float32 may round to 0
 
 
@@ -46,7 +65,7 @@ def test_pdf_and_cdfs_agree_with_scipy(dtype):
 
 
 def test_the_cdf_keeps_its_tail_in_float32():
-    """torch.special.ndtr is (1 + erf) / 2: 4 % off at score -5 and 0 below -6, which made the ReLU's variance 15 times too large."""
+    """torch.special.ndtr is (1 + erf) / 2: 4 % off at score -5 and 0 at -6; a ReLU's variance was 15 times off."""
     x = torch.tensor([-5.0, -6.0, -8.0, -12.0])
     assert_close(normal_cdf(x), special.ndtr(numbers(x)), rtol=1e-4)
 

@@ -17,15 +17,27 @@ def message_from_derivatives(mean, var, first, second):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_gaussian_factor_gives_itself_back(dtype):
     """log Z = log N(mean; m, var + v), whose derivatives are known."""
-    mean, var, m, v = rounded(dtype, [0.3, -2.0, 1.5, 1e3], [0.5, 1e-6, 4.0, 2.0], [1.0, 0.7, -3.0, 990.0], [0.2, 3.0, 1.0, 5.0])
+    mean, var, m, v = rounded(
+        dtype, [0.3, -2.0, 1.5, 1e3], [0.5, 1e-6, 4.0, 2.0], [1.0, 0.7, -3.0, 990.0], [0.2, 3.0, 1.0, 5.0]
+    )
     message = message_from_derivatives(mean, var, (m - mean) / (var + v), -1.0 / (var + v))
     assert_message(message, numbers(m) / numbers(v), 1.0 / numbers(v), rtol=RTOL[dtype])
 
 
 @pytest.mark.parametrize(
     "tau_den, rho_den, den",
-    [(1.0, 1.0, -0.5), (1.0, 1.0, 0.0), (1.0, -1.0, 1.0), (1.0, 0.0, 1.0), (1.0, MAX_RHO, 1.0), (math.nan, 1.0, 1.0)]
-    + [(math.inf, 1.0, 1.0), (1.0, math.nan, 1.0), (1.0, 1.0, math.nan)],
+    [
+        (1.0, 1.0, -0.5),
+        (1.0, -1.0, -0.5),
+        (1.0, 1.0, 0.0),
+        (1.0, -1.0, 1.0),
+        (1.0, 0.0, 1.0),
+        (1.0, MAX_RHO, 1.0),
+        (math.nan, 1.0, 1.0),
+        (math.inf, 1.0, 1.0),
+        (1.0, math.nan, 1.0),
+        (1.0, 1.0, math.nan),
+    ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_improper_message_passes_on_its_slope_alone(tau_den, rho_den, den, dtype):
@@ -44,7 +56,9 @@ def test_a_slope_that_is_not_finite_says_nothing(first):
 
 
 def test_proper_messages_are_not_counted_as_rejected():
-    message = message_from_parts(*rounded(torch.float64, [1.0, 2.0, 3.0], [1.0, -1.0, 2.0], [0.5, 0.5, 0.5], [1.0, 1.0, 1.0]))
+    message = message_from_parts(
+        *rounded(torch.float64, [1.0, 2.0, 3.0], [1.0, -1.0, 2.0], [0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
+    )
     assert isinstance(message, Gaussian)
     assert message.tau.tolist() == [2.0, 1.0, 6.0]
     assert count_rejected(message) == 1

@@ -1,4 +1,4 @@
-"""Weighted sums with known weights against Gaussian conditioning; probabilities of being the largest against sampling."""
+"""Weighted sums with known weights against Gaussian conditioning; probabilities of the largest against sampling."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,16 @@ from scipy import stats
 
 from bayesmp.equations.weighted_sum import largest_probabilities, weighted_sum_to_input, weighted_sum_to_output
 from bayesmp.gaussian import Gaussian, Moments
-from tests.equations.truth import DTYPES, RTOL, assert_close, assert_message, assert_proper, condition_on_sum, numbers, rounded
+from tests.equations.truth import (
+    DTYPES,
+    RTOL,
+    assert_close,
+    assert_message,
+    assert_proper,
+    condition_on_sum,
+    numbers,
+    rounded,
+)
 
 # weights, means, variances of the terms, and the message (tau, rho) at their sum
 CASES = {
@@ -46,7 +55,10 @@ def test_terms_may_lie_along_any_dimension(dim):
     m_in = Moments(mean, torch.rand(3, 4, 5, generator=generator, dtype=torch.float64) + 0.1)
     a = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
     rest = mean.sum(dim).shape
-    m_out = Gaussian(torch.randn(rest, generator=generator, dtype=torch.float64), torch.rand(rest, generator=generator, dtype=torch.float64))
+    m_out = Gaussian(
+        torch.randn(rest, generator=generator, dtype=torch.float64),
+        torch.rand(rest, generator=generator, dtype=torch.float64),
+    )
     message = weighted_sum_to_input(a, m_in, m_out, dim=dim)
     assert message.shape == mean.shape
 
@@ -82,7 +94,9 @@ def test_extremes_stay_proper(dtype, terms, out_mean, rho):
 @pytest.mark.parametrize("noise", [0.0, 0.3, 2.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_larger_of_two_is_exact(noise, dtype):
-    mean, var = rounded(dtype, [[0.3, 1.0], [2.0, -5.0], [0.0, 0.0], [-1e3, 1e3]], [[0.5, 0.2], [1.0, 1.0], [1e-6, 1e-6], [1.0, 3.0]])
+    mean, var = rounded(
+        dtype, [[0.3, 1.0], [2.0, -5.0], [0.0, 0.0], [-1e3, 1e3]], [[0.5, 0.2], [1.0, 1.0], [1e-6, 1e-6], [1.0, 3.0]]
+    )
     m, v = numbers(mean), numbers(var)
     first = stats.norm.cdf((m[:, 0] - m[:, 1]) / np.sqrt(v.sum(1) + noise))
     p = largest_probabilities(Moments(mean, var), noise=noise, dim=1)

@@ -34,7 +34,7 @@ def panels(low, high, n_panels: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expectation(function: Callable, mean, var, *, kink: float | None = None, reach: float = 12.0) -> np.ndarray:
-    """E[function(x)] for x ~ N(mean, var), arrays of one shape; the kink is a point where the function is not smooth."""
+    """E[function(x)] for x ~ N(mean, var), arrays of one shape; at the kink the function is not smooth."""
     mean, var = np.broadcast_arrays(np.asarray(mean, float), np.asarray(var, float))
     std = np.sqrt(var)
     ends = np.full_like(mean, reach)
@@ -91,7 +91,7 @@ class Tilted:
 
 
 def tilted_by_leaky_relu(mean, var, tau, rho, leak: float) -> Tilted:
-    """N(x; mean, var) times the message exp(-rho (y - tau / rho)^2 / 2), or exp(tau y) if rho = 0, at y = max(x, leak x)."""
+    """N(x; mean, var) exp(-rho (y - tau / rho)^2 / 2), or N(x; mean, var) exp(tau y) if rho = 0, y = max(x, leak x)."""
     mean, var, tau, rho = np.broadcast_arrays(*(np.asarray(part, float) for part in (mean, var, tau, rho)))
     std, kink = np.sqrt(var), -mean / np.sqrt(var)
 
@@ -123,11 +123,13 @@ def tilted_by_leaky_relu(mean, var, tau, rho, leak: float) -> Tilted:
 def condition_on_sum(a, mean, var, tau, rho) -> tuple[np.ndarray, np.ndarray]:
     """(tau, rho) sent to each x_i ~ N(mean_i, var_i) by the message exp(tau z - rho z^2 / 2) at z = a^T x.
 
-    The joint posterior has precision diag(1 / var) + rho a a^T; each of its marginals is divided by its own N(mean, var).
+    The joint posterior has precision diag(1 / var) + rho a a^T; each marginal of it is divided by its N(mean, var).
     """
-    mean_post, cov = joint_posterior(a, mean, var, tau, rho)
-    var_post = np.diag(cov)
-    return mean_post / var_post - mean / var, 1.0 / var_post - 1.0 / var
+    den = 1.0 + rho * (a**2 @ var)
+    var_post = np.diag(joint_posterior(a, mean, var, tau, rho)[1])
+    shift, lost = var * a * (tau - rho * (a @ mean)) / den, (var * a) ** 2 * rho / den  # of mean and variance
+    rho_message = lost / (var * var_post)
+    return shift / var_post + mean * rho_message, rho_message
 
 
 def joint_posterior(a, mean, var, tau, rho) -> tuple[np.ndarray, np.ndarray]:
@@ -140,8 +142,8 @@ def joint_posterior(a, mean, var, tau, rho) -> tuple[np.ndarray, np.ndarray]:
 def inner_product_messages(a_mean, a_var, w_mean, w_var, rest_mean, rest_var, tau, rho):
     """Messages of z = sum_i a_i w_i + rest, all uncertain, by the definition: ((tau, rho) to a, (tau, rho) to w).
 
-    Every other product enters as a Gaussian with its true mean and variance; what remains for term i is a message to the
-    product a_i w_i, and a variational message to each of its factors.
+    Every other product enters as a Gaussian with its true mean and variance; what remains for term i is a message to
+    the product a_i w_i, and a variational message to each of its factors.
     """
     to_a, to_w = np.zeros((2, len(a_mean))), np.zeros((2, len(a_mean)))
     for i in range(len(a_mean)):

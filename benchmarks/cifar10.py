@@ -1,0 +1,136 @@
+"""The paper's CIFAR-10 network: ours against AdamW and IVON on the same data, loop and device, in one run."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bayesmp as bmp
+from bayesmp import metrics
+from benchmarks.baselines import PREDICT_BATCH, AdamWConfig, has_ivon, train_adamw, train_ivon
+from benchmarks.datasets import Images
+from benchmarks.evaluation import DEFINITIONS, class_scores
+from benchmarks.networks import cifar10_cnn
+from benchmarks.options import add_data_options, begin, data_source, new_parser
+from benchmarks.ours import train_ours
+from benchmarks.runs import Run
+from benchmarks.tables import Report, mean_row
+from benchmarks.timing import seconds_per_call
+
+BASELINES = ("adamw", "adamw-compiled", "ivon")
+
+
+class Comparison:
+    """Evaluates runs as they end; the first one is the reference for time."""
+
+    def __init__(self, images: Images, unfamiliar: Tensor | None, report: Report) -> None:
+        self.images, self.unfamiliar, self.report = images, unfamiliar, report
+        self.rows: list[dict[str, Any]] = []
+        self.histories: dict[str, Any] = {}
+        self.reference: Run | None = None
+        self.forward_seconds: float | None = None
+
+    def add(self, run: Run, *, seed: int) -> None:
+        """Score a run, print the table so far, save everything."""
+        self.reference = self.reference or run
+        probs = run.predict(self.images.x_test)
+        row: dict[str, Any] = {"method": run.name, "seed": str(seed), **class_scores(probs, self.images.y_test)}
+        if self.unfamiliar is not None and probs.isfinite().all():
+            row["OOD-AUROC"] = metrics.ood_auroc(probs, run.predict(self.unfamiliar))
+        row |= run.cost(self.reference)
+        row |= self._prediction_cost(run)
+        self.rows.append(row)
+        self.histories[f"{run.name}, seed {seed}"] = list(run.history)
+        self.report.save("histories", self.histories)
+        self.show()
+
+    def show(self) -> None:
+        ours = [row for row in self.rows if row["method"] == "ours"]
+        mean = [mean_row(ours, method="ours", seed="mean")] if len(ours) > 1 else []
+        self.report.show("results", [*self.rows, *mean])
+
+    def _prediction_cost(self, run: Run) -> dict[str, float]:
+        """Seconds to predict the test set, which lies on the device, and their ratio to a deterministic pass."""
+        device = self.images.x_train.device
+        x = self.images.x_test.to(device)
+        seconds = seconds_per_call(lambda: run.predict(x), device, repeats=1 if "samples" in run.name else 3)
+        if self.forward_seconds is None:  # the first run is deterministic
+            self.forward_seconds = seconds
+        return {"predict s": seconds, "predict ratio": seconds / self.forward_seconds}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = new_parser("cifar10", __doc__)
+    add_data_options(parser)
+    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of our runs; baselines take the first")
+    parser.add_argument("--limit", type=int, help="use the first N training images only")
+    parser.add_argument("--skip-svhn", action="store_true", help="no out-of-distribution score")
+    parser.add_argument("--baselines", default="adamw,adamw-compiled,ivon", help="comma-separated; adamw always runs")
+    parser.add_argument("--watch", type=int, help="also score the test set every N epochs of our runs (not timed)")
+    options = parser.parse_args(argv)
+    baselines = [name for name in options.baselines.split(",") if name]
+    unknown = sorted(set(baselines) - set(BASELINES))
+    if unknown:
+        parser.error(f"unknown baselines {unknown}; known: {', '.join(BASELINES)}")
+
+    device, report = begin("cifar10", options)
+    source = data_source(options)
+    images = source.cifar10(device, limit=options.limit)
+    unfamiliar = None if options.skip_svhn else source.svhn_test(images.scaling)
+    print(DEFINITIONS + "\nOOD-AUROC: entropy, CIFAR-10 test against SVHN test. Ratios: to AdamW eager in this run.")
+    comparison = Comparison(images, unfamiliar, report)
+    x, y = images.x_train, images.y_train
+    first_seed = options.seeds[0] if options.seeds else 0
+    shared: dict[str, Any] = {"epochs": options.epochs, "batch_size": options.batch_size}
+
+    def watch(network: bmp.Network) -> dict[str, Any]:
+        scores = class_scores(network.predict(images.x_test).probs, images.y_test)
+        print("  " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
+        return {f"test {name}": value for name, value in scores.items()}
+
+    def ours(seed: int) -> list[Run]:
+        run, _ = train_ours(
+            cifar10_cnn(),
+            x,
+            y,
+            seed=seed,
+            watch=None if options.watch is None else watch,
+            watch_every=options.watch or 1,
+            predict_batch=PREDICT_BATCH,
+            **shared,
+        )
+        return [run]
+
+    def adamw(seed: int, *, compiled: bool = False) -> list[Run]:
+        return [train_adamw(cifar10_cnn(), x, y, seed=seed, config=AdamWConfig(compiled=compiled), **shared)]
+
+    train_adamw(cifar10_cnn(), x[:512], y[:512], epochs=1, batch_size=128)  # loads the device's libraries
+    parts: list[tuple[Callable[[], list[Run]], int]] = [(partial(adamw, first_seed), first_seed)]
+    if "adamw-compiled" in baselines:
+        parts.append((partial(adamw, first_seed, compiled=True), first_seed))
+    parts += [(partial(ours, seed), seed) for seed in options.seeds]
+    if "ivon" in baselines and has_ivon():
+        parts.append((partial(train_ivon, cifar10_cnn(), x, y, seed=first_seed, **shared), first_seed))
+    elif "ivon" in baselines:
+        print("IVON is left out: the package ivon-opt is not installed")
+    for train, seed in parts:
+        try:
+            for run in train():
+                comparison.add(run, seed=seed)
+        except (RuntimeError, ValueError):  # one method's failure must not cost the others' results
+            traceback.print_exc()
+            if comparison.reference is None:
+                raise
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The networks of the benchmarks, written once as bayesmp layers and translated to PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+import bayesmp as bmp
+from bayesmp.layers.base import Layer
+
+LEAK = 0.1
+
+
+def cifar10_cnn() -> list[Layer]:
+    """The paper's network for images (3, 32, 32): 890,410 weights."""
+    return [
+        bmp.Conv2d(3, 32, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.Conv2d(32, 32, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.MaxPool2d(2),
+        bmp.Conv2d(32, 64, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.Conv2d(64, 64, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.MaxPool2d(2),
+        bmp.Flatten(),
+        bmp.Linear(1600, 512),
+        bmp.LeakyReLU(LEAK),
+        bmp.Linear(512, 10),
+    ]
+
+
+def mnist_cnn() -> list[Layer]:
+    """A small network for images (1, 28, 28), meant for a few thousand of them: 9,478 weights."""
+    return [
+        bmp.Conv2d(1, 8, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.MaxPool2d(2),
+        bmp.Conv2d(8, 16, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.MaxPool2d(2),
+        bmp.Flatten(),
+        bmp.Linear(400, 20),
+        bmp.LeakyReLU(LEAK),
+        bmp.Linear(20, 10),
+    ]
+
+
+def mnist_mlp() -> list[Layer]:
+    return mlp(784, 100, 10)
+
+
+def mnist_wide() -> list[Layer]:
+    """784-2000-2000-10: 5.6 million weights."""
+    return mlp(784, 2000, 2000, 10)
+
+
+def mlp(*widths: int) -> list[Layer]:
+    """Linear layers between these widths, LeakyReLU after each but the last."""
+    layers: list[Layer] = []
+    for n_in, n_out in pairwise(widths):
+        layers += [bmp.Linear(n_in, n_out), bmp.LeakyReLU(LEAK)]
+    return layers[:-1]
+
+
+def sine_mlp(n_layers: int, width: int = 16) -> list[Layer]:
+    """The paper's network for the sine data, with this many linear layers."""
+    return mlp(1, *[width] * (n_layers - 1), 1)
+
+
+def as_torch(layers: Sequence[Layer]) -> nn.Sequential:
+    """The same network in PyTorch, with PyTorch's own initial weights."""
+    return nn.Sequential(*map(_as_module, layers))
+
+
+def _as_module(layer: Layer) -> nn.Module:
+    match layer:
+        case bmp.Linear():
+            return nn.Linear(layer.n_in, layer.n_out, bias=layer.has_bias)
+        case bmp.Conv2d():
+            return nn.Conv2d(
+                layer.c_in, layer.c_out, layer.kernel, stride=layer.stride, padding=layer.padding, bias=layer.has_bias
+            )
+        case bmp.LeakyReLU():
+            return nn.LeakyReLU(layer.leak)
+        case bmp.MaxPool2d(kernel=(height, width)):
+            return nn.MaxPool2d((height, width), stride=layer.stride)
+        case bmp.Flatten():
+            return nn.Flatten()
+    raise ValueError(f"no benchmark uses {layer!r}, so it has no translation to PyTorch here")

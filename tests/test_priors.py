@@ -1,0 +1,100 @@
+"""Weight priors: the scales they promise, reproducible draws, and users' own priors checked at the door."""
+
+import math
+
+import pytest
+import torch
+
+from bayesmp import priors
+from bayesmp.layers import LeakyReLU, Linear
+
+
+@pytest.mark.parametrize("fan_in, n_out", [(100, 400), (400, 100), (9, 9)])
+def test_drawn_means_have_the_spectral_scale(fan_in, n_out):
+    prior = priors.default_weight_prior(
+        (200, 500), fan_in, n_out, is_first=False, generator=torch.Generator().manual_seed(0)
+    )
+    scale = min(1.0, math.sqrt(n_out / fan_in)) / math.sqrt(fan_in)
+    assert prior.tau.dtype == torch.float64
+    assert prior.mean.std().item() == pytest.approx(scale, rel=0.01)
+    assert abs(prior.mean.mean().item()) < 0.02 * scale
+
+
+def test_the_spectral_scale_gives_a_matrix_of_norm_of_order_one():
+    """Its largest singular value is what the scale is named for, whatever the shape."""
+    for fan_in, n_out in ((50, 400), (400, 50), (200, 200)):
+        prior = priors.default_weight_prior(
+            (n_out, fan_in), fan_in, n_out, is_first=False, generator=torch.Generator().manual_seed(0)
+        )
+        norm = torch.linalg.matrix_norm(prior.mean, 2).item() / max(1.0, math.sqrt(n_out / fan_in))
+        assert 0.3 < norm < 3.0
+
+
+@pytest.mark.parametrize("fan_in", [1, 10, 784])
+def test_first_layer_adds_the_stated_variance_to_a_unit_input(fan_in):
+    assert fan_in * priors.weight_variance(fan_in, 100, is_first=True) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("width", [8, 64, 512])
+def test_the_prior_predictive_is_of_order_one_through_a_hidden_layer(width):
+    """Two layers on standard normal inputs: the output varies by neither a tenth nor ten times."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 20, generator=generator, dtype=torch.float64)
+    m = x
+    for index, layer in enumerate((Linear(20, width), LeakyReLU(0.1), Linear(width, 10))):
+        shape = tuple(m.shape[1:])
+        made = layer.weight_priors(shape, is_first=index == 0, generator=generator)
+        m = layer.to_output(m, {name: prior.moments() for name, prior in made.items()})
+    total = (m.var + m.mean.square()).mean().item()
+    assert 0.3 < total < 10.0
+
+
+@pytest.mark.parametrize("fan_in, n_out", [(1, 1), (1, 10_000), (10_000, 1), (4608, 512)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_variances_are_positive_for_any_shape(fan_in, n_out, is_first):
+    assert 0.0 < priors.weight_variance(fan_in, n_out, is_first=is_first) <= 1.5
+
+
+def test_draws_follow_the_generator():
+    def draw(seed):
+        return priors.default_weight_prior(
+            (3, 4), 4, 3, is_first=True, generator=torch.Generator().manual_seed(seed)
+        ).tau
+
+    assert torch.equal(draw(0), draw(0))
+    assert not torch.equal(draw(0), draw(1))
+
+
+def test_bias_prior_is_centred():
+    prior = priors.default_bias_prior((5,))
+    assert (prior.mean == 0).all() and torch.allclose(prior.var, torch.full((5,), priors.BIAS_VAR, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "prior", [(0.5, 2.0), (torch.arange(3.0), 2.0), (0.5, torch.full((2, 3), 2.0)), (torch.zeros(2, 1), 1)]
+)
+def test_a_given_prior_is_broadcast(prior):
+    found = priors.given_prior(prior, (2, 3), "weight_prior")
+    mean, var = (torch.as_tensor(part, dtype=torch.float64).expand(2, 3) for part in prior)
+    torch.testing.assert_close(found.mean, mean)
+    torch.testing.assert_close(found.var, var)
+
+
+@pytest.mark.parametrize(
+    "prior, complaint",
+    [
+        ((0.0, 0.0), "positive"),
+        ((0.0, -1.0), "positive"),
+        ((math.nan, 1.0), "finite"),
+        ((0.0, math.inf), "finite"),
+        ((torch.zeros(4), 1.0), "broadcastable"),
+        ((0.0,), "pair"),
+        ((0.0, 1.0, 2.0), "pair"),
+        (3.0, "pair"),
+        (("a", 1.0), "pair"),
+    ],
+)
+def test_a_wrong_prior_is_refused_by_name(prior, complaint):
+    with pytest.raises(ValueError, match=complaint) as caught:
+        priors.given_prior(prior, (2, 3), "weight_prior of Linear(3, 2)")
+    assert "weight_prior of Linear(3, 2)" in str(caught.value)

@@ -1,0 +1,45 @@
+"""The README's examples run, its files exist, and it stays short."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"## (\w+)\n+```python\n(.*?)```", TEXT, flags=re.DOTALL))
+
+
+def run(name):
+    """The names an example leaves behind."""
+    names = {}
+    exec(compile(EXAMPLES[name], f"README.md, {name}", "exec"), names)
+    return names
+
+
+def test_every_python_block_is_tested():
+    assert set(EXAMPLES) == {"Regression", "Classification"}
+    assert TEXT.count("```python") == len(EXAMPLES)
+
+
+def test_regression_example():
+    """The true values at -0.5 and 0.5 are -sin(1.5) and sin(1.5); the noise has a standard deviation of 0.1."""
+    prediction = run("Regression")["prediction"]
+    assert prediction.mean.flatten().tolist() == pytest.approx([-0.997, 0.997], abs=0.15)
+    assert 0.05 < float(prediction.noise_var) ** 0.5 < 0.15
+
+
+def test_classification_example():
+    names = run("Classification")
+    assert (names["prediction"].label.numpy() == names["y_test"]).mean() > 0.93
+
+
+def test_local_links_lead_somewhere():
+    targets = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert targets
+    missing = [target for target in targets if "://" not in target and not (ROOT / target).exists()]
+    assert missing == []
+
+
+def test_the_picture_is_small_enough_for_a_repository():
+    assert (ROOT / "docs/images/sine.png").stat().st_size < 200_000
