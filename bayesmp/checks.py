@@ -19,7 +19,9 @@ def as_tensor(value: Any, name: str) -> Tensor:
             raise TypeError("it holds objects, not numbers")
         return torch.as_tensor(array)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be a tensor or an array of numbers, got {type(value).__name__}: {error}") from error
+        raise ValueError(
+            f"{name} must be a tensor or an array of numbers, got {type(value).__name__}: {error}"
+        ) from error
 
 
 def check_inputs(x: Any, input_shape: tuple[int, ...]) -> Tensor:

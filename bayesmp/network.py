@@ -221,9 +221,9 @@ def _find_input_shape(layers: list[Layer], given: Sequence[int] | None) -> Shape
     if given is not None:
         return tuple(checks.check_positive_int(size, "each entry of input_shape") for size in given)
     first = next(layer for layer in layers if layer.weight_shapes())
-    if isinstance(first, Linear):
-        if isinstance(layers[0], Linear) or all(layer.output_shape((first.n_in,)) == (first.n_in,) for layer in layers[: layers.index(first)]):
-            return (first.n_in,)
+    before = layers[: layers.index(first)]
+    if isinstance(first, Linear) and all(layer.output_shape((first.n_in,)) == (first.n_in,) for layer in before):
+        return (first.n_in,)
     if isinstance(first, Conv2d) and any(isinstance(layer, Linear) for layer in layers):
         until = next(index for index, layer in enumerate(layers) if isinstance(layer, Linear))
         for size in range(1, LARGEST_IMAGE + 1):

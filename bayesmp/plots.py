@@ -23,6 +23,7 @@ SOFT = "#8a9099"  # secondary lines and text
 BLUE = "#1f5fa6"  # the model
 BANDS = ("#9fc0e3", "#c6dbf0", "#e4eef8")  # 1, 2, 3 standard deviations
 ORANGE = "#d9730d"  # the truth, or what contradicts the model
+FRAME = 1.25  # how far bands may reach beyond the data, in heights of the data
 SERIES = (BLUE, ORANGE, "#3b8f5a", "#8c5fa8", "#b0413e", SOFT)
 
 
@@ -42,7 +43,8 @@ def regression_bands(
         x: inputs, (n,) or (n, 1), in any order.
         mean: predictive mean at x.
         std: predictive standard deviation at x. Give the epistemic one together with `noise_std`, or the whole alone.
-        data: the training inputs and targets; the range of the inputs is marked.
+        data: the training inputs and targets; the range of the inputs is marked, and bands that go far
+            beyond the targets are cut.
         truth: the true function, or its values at x.
         noise_std: standard deviation of the noise, added to the bands (variances add).
         ax: where to draw; default: a new figure.
@@ -70,6 +72,7 @@ def regression_bands(
         x_data, y_data = _column(data[0]), _column(data[1])
         ax.scatter(x_data, y_data, s=11, color=INK, alpha=0.55, linewidths=0, label="data", zorder=8)
         _mark_range(ax, float(x_data.min()), float(x_data.max()))
+        _keep_in_frame(ax, y_data)
     ax.set_xlim(grid[0], grid[-1])
     ax.set_xlabel("x")
     ax.set_ylabel("y")
@@ -179,6 +182,13 @@ def _finish(ax: Axes, *, legend_order: Sequence[str] = ()) -> Axes:
             labelspacing=0.7,
         )
     return ax
+
+
+def _keep_in_frame(ax: Axes, y: NDArray[np.float64]) -> None:
+    """Cut the view where bands leave the data too far on either side; the data stay readable."""
+    reach = FRAME * max(float(np.ptp(y)), 1e-12)
+    low, high = ax.get_ylim()
+    ax.set_ylim(max(low, float(y.min()) - reach), min(high, float(y.max()) + reach))
 
 
 def _mark_range(ax: Axes, low: float, high: float) -> None:

@@ -1,7 +1,7 @@
 """Weight priors, as Gaussians of a layer's shape.
 
-Means are drawn once, N(0, l^2) with the spectral scale l = min(1, sqrt(d_out / d_in)) / sqrt(d_in): symmetric units must
-differ before data can tell them apart. Variances keep the prior predictive of order one through a LeakyReLU layer.
+Means are drawn once, N(0, l^2) with the spectral scale l = min(1, sqrt(d_out / d_in)) / sqrt(d_in): symmetric units
+must differ before data can tell them apart. Variances keep the prior predictive of order one through a LeakyReLU layer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def weight_variance(fan_in: int, n_out: int, *, is_first: bool) -> float:
 def default_weight_prior(
     shape: Sequence[int], fan_in: int, n_out: int, *, is_first: bool, generator: torch.Generator
 ) -> Gaussian:
-    """The prior of a weight tensor: drawn means, constant variance, in float64 on the CPU whatever the network's home."""
+    """The prior of a weight tensor: drawn means, constant variance, in float64 on the CPU whatever the network's
+    home.
+    """
     means = spectral_std(fan_in, n_out) * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
     var = weight_variance(fan_in, n_out, is_first=is_first)
     return Gaussian.from_moments(means, torch.full_like(means, var))

@@ -53,9 +53,8 @@ class Sites:
     Args:
         n_sites: number of batches.
         n_weights, n_grid: entries of a weight site and of a head site.
-        dtype: precision of the network.
-        device: where sites are used.
-        place, site_dtype: see `plan_storage`.
+        plan: where they live and in which precision, see `plan_storage`.
+        dtype, device: precision of the network, and where sites are used.
     """
 
     def __init__(
@@ -64,12 +63,11 @@ class Sites:
         n_weights: int,
         n_grid: int,
         *,
+        plan: StoragePlan,
         dtype: torch.dtype,
         device: torch.device,
-        place: str = "auto",
-        site_dtype: str | None = None,
     ) -> None:
-        self.plan = plan_storage(n_sites, n_weights, dtype=dtype, device=device, place=place, site_dtype=site_dtype)
+        self.plan = plan
         self.dtype, self.device = dtype, device
         self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
         self.slope, self.rho = self._allocate((2, n_sites, n_weights)).unbind(0)
@@ -142,7 +140,7 @@ class Sites:
             return torch.zeros(shape, dtype=self.plan.dtype, device=self.device)
         if self.plan.place == "host":
             return torch.zeros(shape, dtype=self.plan.dtype, pin_memory=self.device.type == "cuda")
-        self._file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # removed when the store is
+        self._file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # noqa: SIM115 - lives as long as the store
         size = math.prod(shape)
         return torch.from_file(self._file.name, shared=True, size=size, dtype=self.plan.dtype).view(shape).zero_()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +91,10 @@ class Trainer:
             progress: show a progress bar; None shows it in a terminal only.
         """
         epochs = checks.check_positive_int(epochs, "epochs")
+        with fast_math(self.network.device):
+            return self._run(epochs, progress)
+
+    def _run(self, epochs: int, progress: bool | None) -> History:
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         with tqdm(total=epochs * len(self.members), disable=hidden, unit="batch", mininterval=0.5) as bar:
             for epoch in range(self.n_epochs + 1, self.n_epochs + epochs + 1):
@@ -130,9 +136,13 @@ class Trainer:
 
     def _make_sites(self) -> Sites:
         network, config = self.network, self.config
-        options = {"place": config.site_store, "site_dtype": config.site_dtype}
         plan = plan_storage(
-            len(self.members), network.n_weights, dtype=network.dtype, device=network.device, **options
+            len(self.members),
+            network.n_weights,
+            dtype=network.dtype,
+            device=network.device,
+            place=config.site_store,
+            site_dtype=config.site_dtype,
         )
         if plan.n_bytes > LARGE_STORE:
             print(f"bayesmp: {plan} ({len(self.members)} batches x {network.n_weights:,} weights)", file=sys.stderr)
@@ -141,10 +151,25 @@ class Trainer:
             len(self.members),
             network.n_weights,
             len(network.head.grid),
+            plan=plan,
             dtype=network.dtype,
             device=network.device,
-            **options,
         )
+
+
+@contextmanager
+def fast_math(device: torch.device) -> Iterator[None]:
+    """Tensor cores for float32 products on CUDA (TF32, 10 bits of mantissa), and cuDNN's fastest algorithms."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def fit(network: Network, x: Any, y: Any, *, epochs: int = 25, progress: bool | None = None, **options: Any) -> History:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 import bayesmp as bmp
@@ -19,7 +18,7 @@ from benchmarks.networks import cifar10_cnn
 from benchmarks.options import add_data_options, begin, data_source, new_parser
 from benchmarks.ours import train_ours
 from benchmarks.runs import Run
-from benchmarks.tables import Report, mean_row
+from benchmarks.tables import Report, format_cell, mean_row
 from benchmarks.timing import seconds_per_call
 
 BASELINES = ("adamw", "adamw-compiled", "ivon")
@@ -47,7 +46,12 @@ class Comparison:
         self.rows.append(row)
         self.histories[f"{run.name}, seed {seed}"] = list(run.history)
         self.report.save("histories", self.histories)
-        self.show()
+        self.report.save("results", self.rows)
+        print(
+            f"\n{run.name}, seed {seed}: "
+            + ", ".join(f"{key} {format_cell(value)}" for key, value in list(row.items())[2:]),
+            flush=True,
+        )
 
     def show(self) -> None:
         ours = [row for row in self.rows if row["method"] == "ours"]
@@ -71,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of our runs; baselines take the first")
     parser.add_argument("--limit", type=int, help="use the first N training images only")
+    parser.add_argument("--test-limit", type=int, help="use the first N test images only")
     parser.add_argument("--skip-svhn", action="store_true", help="no out-of-distribution score")
     parser.add_argument("--baselines", default="adamw,adamw-compiled,ivon", help="comma-separated; adamw always runs")
     parser.add_argument("--watch", type=int, help="also score the test set every N epochs of our runs (not timed)")
@@ -82,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     device, report = begin("cifar10", options)
     source = data_source(options)
-    images = source.cifar10(device, limit=options.limit)
+    images = source.cifar10(device, limit=options.limit, test_limit=options.test_limit)
     unfamiliar = None if options.skip_svhn else source.svhn_test(images.scaling)
     print(DEFINITIONS + "\nOOD-AUROC: entropy, CIFAR-10 test against SVHN test. Ratios: to AdamW eager in this run.")
     comparison = Comparison(images, unfamiliar, report)
@@ -128,8 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             traceback.print_exc()
             if comparison.reference is None:
                 raise
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+    comparison.show()
 
 
 if __name__ == "__main__":

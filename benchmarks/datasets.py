@@ -41,9 +41,9 @@ class Source:
     cache: Path | None = None
     download: bool = False
 
-    def cifar10(self, device: torch.device, *, limit: int | None = None) -> Images:
+    def cifar10(self, device: torch.device, *, limit: int | None = None, test_limit: int | None = None) -> Images:
         found = self._load("cifar10", lambda: data.cifar10(self.data_dir, download=self.download))
-        return prepare(found, device, limit=limit)
+        return prepare(found, device, limit=limit, test_limit=test_limit)
 
     def svhn_test(self, scaling: Scaling) -> Tensor:
         """SVHN's test images, scaled as the familiar ones were."""
@@ -68,16 +68,23 @@ class Source:
         return found
 
 
-def prepare(found: Dataset, device: torch.device, *, limit: int | None = None, flat: bool = False) -> Images:
-    """The first `limit` training images and all test images, scaled by the mean and std of the former."""
+def prepare(
+    found: Dataset,
+    device: torch.device,
+    *,
+    limit: int | None = None,
+    test_limit: int | None = None,
+    flat: bool = False,
+) -> Images:
+    """The first training and test images (all if there is no limit), scaled by the mean and std of the former."""
     x_train = found.x_train[:limit]
     scaling = Scaling.fit(x_train, per_feature=False)
     host = torch.device("cpu")
     return Images(
         to_tensor(x_train, scaling, device, flat=flat),
         torch.as_tensor(found.y_train[:limit], device=device),
-        to_tensor(found.x_test, scaling, host, flat=flat),
-        torch.as_tensor(found.y_test),
+        to_tensor(found.x_test[:test_limit], scaling, host, flat=flat),
+        torch.as_tensor(found.y_test[:test_limit]),
         scaling,
     )
 

@@ -64,7 +64,11 @@ def compare(sequential: Sequence[dict[str, Any]], parallel: Sequence[dict[str, A
     last_s, last_p = sequential[-1], parallel[-1]
     settled_s, settled_p = settled_row(sequential), settled_row(parallel)
     rows = [
-        {"schedule": row["schedule"], **{name: row[name] for name in COLUMNS}, "settled at epoch": settled["epoch"]}
+        {
+            "schedule": row["schedule"],
+            **{name: row[name] for name in COLUMNS},
+            "settled at epoch": "not yet" if settled is row else settled["epoch"],
+        }
         | {"settled after s": settled["seconds"]}
         for row, settled in ((last_s, settled_s), (last_p, settled_p))
     ]

@@ -96,10 +96,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = new_parser("robustness", __doc__)
     add_data_options(parser)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--seeds", type=int, default=2, help="how many")
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 128, 0], help="0: all examples at once")
     parser.add_argument("--visits", type=int, default=120, help="visits of a run; its epochs follow, see --min-epochs")
     parser.add_argument("--min-epochs", type=int, default=4)
+    parser.add_argument(
+        "--cnn-epochs", type=int, default=6, help="of mnist-cnn, whose examples are dear, in place of visits"
+    )
     options = parser.parse_args(argv)
     device, report = begin("robustness", options)
     source = data_source(options)
@@ -111,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for wanted in options.batch_sizes:
             batch_size = min(wanted or len(task.x), len(task.x))
             epochs = max(options.min_epochs, options.visits // math.ceil(len(task.x) / batch_size))
+            epochs = options.cnn_epochs if name == "mnist-cnn" else epochs
             runs = [
                 train_task(task, seed=seed, batch_size=batch_size, epochs=epochs, device=device)
                 for seed in range(options.seeds)

@@ -52,7 +52,7 @@ KINDS = {  # kind of work: parts of the names of operations and kernels; the fir
     ),
 }
 LAYER_METHODS = ("to_output", "messages_back", "tangent", "pullback")
-N_PROFILED = 5  # epochs
+N_PROFILED = 2  # epochs
 
 
 def random_images(n: int, shape: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -141,11 +141,11 @@ def _with_shares(label: str, totals: dict[str, float]) -> list[dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = new_parser("scaling", __doc__)
     parser.add_argument("--large", action="store_true", help="sizes for a GPU, and the paper's CIFAR-10 network")
-    parser.add_argument("--epochs", type=int, default=4, help="of each measurement; the first is not counted")
+    parser.add_argument("--epochs", type=int, default=3, help="of each measurement; the first is not counted")
     options = parser.parse_args(argv)
     device, report = begin("scaling", options)
     grow = 8 if options.large else 1
-    n = 2560 * grow
+    n = 1280 * grow
 
     def sweep(title: str, cases: Sequence[tuple[Any, Callable[[], list[Layer]], int, int]]) -> None:
         rows = []
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sweep("data size", [(size, base, size, 128) for size in (n // 2, n, 2 * n)])
 
     layers, shape = (cifar10_cnn(), (3, 32, 32)) if options.large else (mnist_cnn(), (1, 28, 28))
-    x, y = random_images(640 * grow, shape, device)
+    x, y = random_images(256 * grow, shape, device)
     events, n_visits = profiled_trainer(layers, x, y, 128)
     report.show("by kind of work", time_by_kind(events, n_visits, is_gpu=x.is_cuda))
     report.show("by layer", time_by_layer(events, n_visits, is_gpu=x.is_cuda))

@@ -12,6 +12,7 @@ In this form nothing depends on 1 / rho, so a message that says nothing is an or
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,8 +26,15 @@ STRONG = 0.5  # ratio of marginal to incoming variance below which the literal d
 NO_MESSAGE = 1e-7  # an m_out with less precision than this is treated as not yet known
 
 
-def leaky_relu_to_output(m_in: Moments, leak: float) -> Moments:
-    r"""Mean and variance of max(x, leak x) for x ~ m_in.
+@dataclass(frozen=True, slots=True)
+class SlopedMoments(Moments):
+    """Moments of an activation, with the derivative of its mean in the mean of its input."""
+
+    slope: Tensor
+
+
+def leaky_relu_to_output(m_in: Moments, leak: float) -> SlopedMoments:
+    r"""Mean and variance of max(x, leak x) for x ~ m_in, and the slope d E[y] / d E[x] = leak + (1 - leak) \Phi.
 
     With a = mean / std, \bar\Phi = 1 - \Phi(a), R = \Phi + a^2 \Phi \bar\Phi + a \phi (\bar\Phi - \Phi) - \phi^2:
         E[y]       = leak mean + (1 - leak) std (a \Phi + \phi)
@@ -40,7 +48,8 @@ def leaky_relu_to_output(m_in: Moments, leak: float) -> Moments:
     rectified = (m_in.var.sqrt() * pdf + m_in.mean * cdf).clamp_min(0.0)
     ratio = (cdf + a * a * cdf * tail + a * pdf * (tail - cdf) - pdf * pdf).clamp_min(0.0)
     mean = leak * m_in.mean + (1.0 - leak) * rectified
-    return Moments(mean, m_in.var * (leak**2 + (1.0 - leak) ** 2 * ratio + 2.0 * leak * (1.0 - leak) * cdf))
+    var = m_in.var * (leak**2 + (1.0 - leak) ** 2 * ratio + 2.0 * leak * (1.0 - leak) * cdf)
+    return SlopedMoments(mean, var, leak + (1.0 - leak) * cdf)
 
 
 def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian:
@@ -134,11 +143,6 @@ def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -
     ok = (rho > NO_MESSAGE) & (log_normaliser >= math.log(MIN_NORMALISER)) & (rho_var > 0) & (out_var <= direct.var)
     ok = ok & out_mean.isfinite()
     return Moments(torch.where(ok, out_mean, direct.mean), torch.where(ok, out_var, direct.var))
-
-
-def leaky_relu_slope(m_in: Moments, leak: float) -> Tensor:
-    r"""Derivative of E[y] in the mean of x: leak + (1 - leak) \Phi(mean / std)."""
-    return leak + (1.0 - leak) * normal_cdf(score(m_in.mean, m_in.var))
 
 
 def _half_line_masses(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from bayesmp.gaussian import Gaussian, Moments
 SOFTMAX_REACH = 10.0  # stds of the logit on either side of the tilted density's centre
 SOFTMAX_BEND = 20.0  # logits on either side of the sigmoid's middle where it is neither 0 nor 1 nor an exponential
 STRONG = 0.5  # ratio of tilted to incoming variance below which the tilted moments are the stable form
-_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)  # per panel, 5 panels: error 1e-6 at a logit std of 100
+PANEL_NODES = 24  # per panel, 5 panels: error 1e-6 at a logit std of 100
 
 
 def gaussian_to_latent(y: Tensor, noise_var: Tensor) -> Gaussian:
@@ -75,9 +76,9 @@ def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, t
     r"""Message to each output: the true class c must beat each other i, a_c - a_i + N(0, noise) >= 0.
 
     With x = (mean_c - mean_i) / s, s^2 = var_c + var_i + noise, and (h, k) of `truncation(x)`, each pair has
-    first = +-h / s and second = -k / s^2 in its two outputs. The true class collects all pairs; the message to a loser i
-    has its precision scaled by Pr[z_i < 0] at unchanged mean. The regulariser multiplies N(a_c; target, target_var)
-    and N(a_i; -target, target_var).
+    first = +-h / s and second = -k / s^2 in its two outputs. The true class collects all pairs; the message to a
+    loser i has its precision scaled by Pr[z_i < 0] at unchanged mean. The regulariser multiplies N(a_c; target,
+    target_var) and N(a_i; -target, target_var).
 
     Note:
         1 + var second = (s^2 - var + var (1 - k)) / s^2, a sum of positive terms: exact also for hopeless pairs.
@@ -122,6 +123,13 @@ def _pair_message(
     return Gaussian((first + mean * curvature) / den, curvature / den)
 
 
+@cache
+def _legendre(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [-1, 1], moved to a device once."""
+    nodes, weights = np.polynomial.legendre.leggauss(PANEL_NODES)
+    return torch.as_tensor(nodes, dtype=dtype, device=device), torch.as_tensor(weights, dtype=dtype, device=device)
+
+
 def _sigmoid_panels(std: Tensor, middle: Tensor, inv_std: Tensor) -> tuple[Tensor, Tensor]:
     r"""Nodes and weights (..., n) for N(v; 0, 1) sigmoid(std (v - middle)), per entry.
 
@@ -131,6 +139,6 @@ def _sigmoid_panels(std: Tensor, middle: Tensor, inv_std: Tensor) -> tuple[Tenso
     low, high, bend = centre - SOFTMAX_REACH, centre + SOFTMAX_REACH, SOFTMAX_BEND * inv_std
     edges = torch.stack([low, middle - bend, middle, middle + bend, centre, high], -1)
     edges = torch.minimum(torch.maximum(edges, low[..., None]), high[..., None]).sort(-1).values
-    nodes, weights = (torch.as_tensor(part, dtype=std.dtype, device=std.device) for part in (_NODES, _NODE_WEIGHTS))
+    nodes, weights = _legendre(std.dtype, std.device)
     half = 0.5 * edges.diff(dim=-1)[..., None]
     return (edges[..., :-1, None] + half * (1.0 + nodes)).flatten(-2), (half * weights).flatten(-2)

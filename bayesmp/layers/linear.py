@@ -7,7 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from bayesmp import priors
+from bayesmp import kernels, priors
 from bayesmp.equations import linear as equations
 from bayesmp.equations.linear_maps import DenseMap, LinearMap
 from bayesmp.gaussian import Gaussian, Moments
@@ -68,10 +68,10 @@ class WeightLayer(Layer):
             return self._exact_messages(m_in, m_out, m_back, weights, at_cavity=at_cavity)
         weight, bias, linear_map = weights["weight"], weights.get("bias"), self.linear_map(m_in)
         assert isinstance(m_out, equations.SumMoments)
-        back = equations.residual(m_out, m_back)
+        back = kernels.residual(m_out, m_back)
         to_weights = {"weight": equations.linear_to_weight(linear_map, m_in, weight, back)}
         if bias is not None:
-            to_weights["bias"] = equations.linear_to_bias(linear_map, bias, back)
+            to_weights["bias"] = equations.linear_to_bias(linear_map, bias, m_out, m_back, at_cavity=False)
         to_input = None
         if isinstance(m_in, Moments):
             to_input = equations.linear_to_input(linear_map, m_in, weight, back)
@@ -85,16 +85,22 @@ class WeightLayer(Layer):
         terms = equations.exact_terms(linear_map, m_in, weight, m_out, m_back, at_cavity=at_cavity)
         to_weights = {"weight": equations.exact_to_weight(linear_map, m_in, weight, terms)}
         if bias is not None:
-            to_weights["bias"] = equations.exact_to_bias(linear_map, bias, m_out, m_back, at_cavity=at_cavity)
+            to_weights["bias"] = equations.linear_to_bias(linear_map, bias, m_out, m_back, at_cavity=at_cavity)
         to_input = equations.exact_to_input(linear_map, weight, terms) if isinstance(m_in, Moments) else None
         return to_input, to_weights
 
-    def tangent(self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]) -> Tensor:
+    def tangent(
+        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+    ) -> Tensor:
         linear_map = self.linear_map(m_in)
         change = linear_map.op(m_in.mean if isinstance(m_in, Moments) else m_in, d_weights["weight"])
         if "bias" in d_weights:
             change = change + linear_map.spread(d_weights["bias"])
         return change if d_in is None else change + linear_map.op(d_in, weights["weight"].mean)
+
+    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        return self.linear_map(m_in).op_input(slope, weights["weight"].mean)
+
 
 class Linear(WeightLayer):
     """Fully connected layer, n_in -> n_out; weight (o, i), bias (o).

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayesmp import kernels
-from bayesmp.equations.weighted_sum import weighted_sum_to_input, weighted_sum_to_output
+from bayesmp.equations.weighted_sum import largest_probabilities, weighted_sum_to_input, weighted_sum_to_output
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Layer, Message, Shape, Weights
 from bayesmp.layers.windows import Pair, gather_windows, pair, scatter_windows, window_count
+
+
+@dataclass(frozen=True, slots=True)
+class PooledMoments(Moments):
+    """Moments of a pool, with the weight of each entry of its windows."""
+
+    share: Tensor  # broadcastable to (b, c, n, oh, ow)
 
 
 class Pool2d(Layer):
@@ -47,27 +54,36 @@ class Pool2d(Layer):
         if not isinstance(m_in, Moments):
             return self.known_to_output(gather_windows(m_in, kernel, stride))
         windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
-        return weighted_sum_to_output(self.window_weights(windows), windows, dim=2)
+        share = self.window_weights(windows)
+        m_out = weighted_sum_to_output(share, windows, dim=2)
+        return PooledMoments(m_out.mean, m_out.var, share)
 
     def messages_back(
         self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
     ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
-        assert isinstance(m_in, Moments)
+        assert isinstance(m_in, Moments) and isinstance(m_out, PooledMoments)
         kernel, stride = self._window(m_in.shape)
         size = (m_in.shape[2], m_in.shape[3])
         windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
-        message = weighted_sum_to_input(self.window_weights(windows), windows, m_back, dim=2)
+        message = weighted_sum_to_input(m_out.share, windows, m_back, dim=2)
         return message.map(lambda part: scatter_windows(part, size, kernel, stride)), {}
 
     def tangent(
-        self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
     ) -> Tensor | None:
-        assert isinstance(m_in, Moments)
+        assert isinstance(m_out, PooledMoments)
         if d_in is None:
             return None
+        return (m_out.share * gather_windows(d_in, *self._window(m_in.shape))).sum(2)
+
+    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        assert isinstance(m_out, PooledMoments)
         kernel, stride = self._window(m_in.shape)
-        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
-        return (self.window_weights(windows) * gather_windows(d_in, kernel, stride)).sum(2)
+        per_window = m_out.share * slope.unsqueeze(2)
+        if m_out.share.ndim == 0:  # one weight for all entries
+            b, c, oh, ow = slope.shape
+            per_window = per_window.expand(b, c, kernel[0] * kernel[1], oh, ow)
+        return scatter_windows(per_window, (m_in.shape[2], m_in.shape[3]), kernel, stride)
 
     def _window(self, shape: Shape) -> tuple[Pair, Pair]:
         whole = (shape[-2], shape[-1])
@@ -96,7 +112,7 @@ class MaxPool2d(Pool2d):
         self.noise = noise
 
     def window_weights(self, windows: Moments) -> Tensor:
-        return kernels.largest_probabilities(windows, noise=self.noise, dim=2)
+        return largest_probabilities(windows, noise=self.noise, dim=2)
 
     def known_to_output(self, windows: Tensor) -> Tensor:
         return windows.amax(2)

@@ -24,9 +24,12 @@ class Flatten(Layer):
         return m_back.map(lambda part: part.view(m_in.shape)), {}
 
     def tangent(
-        self, m_in: Message, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
+        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
     ) -> Tensor | None:
         return None if d_in is None else d_in.flatten(1)
+
+    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
+        return slope.view(m_in.shape)
 
     def __repr__(self) -> str:
         return "Flatten()"

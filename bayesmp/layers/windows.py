@@ -10,7 +10,7 @@ Pair = tuple[int, int]
 
 def pair(value: int | Pair, name: str, *, least: int) -> Pair:
     """An int or a pair of ints as a pair, or a ValueError."""
-    both = (value, value) if isinstance(value, int) else tuple(value)
+    both = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or not all(isinstance(part, int) and part >= least for part in both):
         raise ValueError(f"{name} must be an int >= {least} or a pair of them, got {value!r}")
     return (both[0], both[1])
@@ -35,7 +35,9 @@ def gather_windows(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
 
 
 def scatter_windows(per_window: Tensor, size: Pair, kernel: Pair, stride: Pair) -> Tensor:
-    """Adjoint of gather_windows: (b, c, n, oh, ow) -> (b, c, h, w), summed where windows overlap, 0 where none reaches."""
+    """Adjoint of gather_windows: (b, c, n, oh, ow) -> (b, c, h, w), summed where windows overlap, 0 where none
+    reaches.
+    """
     b, c, n, oh, ow = per_window.shape
     if kernel == stride:
         x = per_window.reshape(b, c, kernel[0], kernel[1], oh, ow).permute(0, 1, 4, 2, 5, 3)

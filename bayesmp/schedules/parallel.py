@@ -12,7 +12,8 @@ which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose diffe
 Line 4 keeps the balance sum_b (slope_b + shift) = rho_prior (m - m_prior), which says that m is the posterior mean. It
 rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages themselves.
 
-All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph (graphs.py).
+All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph
+(graphs.py).
 """
 
 from __future__ import annotations
@@ -23,21 +24,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesmp.equations.linear import SumMoments, weight_curvature
+from bayesmp import kernels
+from bayesmp.equations.linear import SumMoments
 from bayesmp.equations.tilted import count_rejected
 from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.heads.base import without_own_message
 from bayesmp.layers.base import Message, Weights
 from bayesmp.layers.linear import WeightLayer
 from bayesmp.network import Network
 from bayesmp.priors import spectral_std
 from bayesmp.schedules.base import Batch, Schedule, VisitInfo
-from bayesmp.schedules.curvature import MOMENT_ROWS, LayerCurvature
+from bayesmp.schedules.curvature import LayerCurvature
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.sites import Sites
 
 TIGHTNESS = 0.1  # the first epoch starts with weights held at their prior means to this share of the spectral std
-RENEW_EVERY = 10  # visits between renewals of the curvature's inverse
-MEMORY = (5, 100)  # visits that running averages cover: the number of batches, within these
+MEMORY = (5, 100)  # visits that running averages cover, and at most pass between renewals of H: an epoch, within these
+EIGH_COST = 40  # multiplications of an eigendecomposition over n^3, at the speed of a matrix product
+VISIT_PRODUCTS = 12  # products per weight, position and example in one visit
+MOMENT_ROWS = 4096  # inputs or patches of a batch from which A is estimated: plenty for a running average
 PRECISION_FACTOR = 2.0  # no weight's precision may grow or shrink by more than this in one visit
 
 
@@ -46,10 +51,25 @@ class Sweep:
     """Everything one batch said: messages on the edges going out, and coming back."""
 
     weights: list[Weights]
-    edges: list[Message]  # edges[k] enters layer k
+    edges: list[Message]  # edges[k] enters layer k; the last one leaves the network
     backs: dict[int, Gaussian]  # backs[k] arrives at the output of layer k
     to_weights: Gaussian  # flat, multiplied over the batch
+    curvatures: dict[int, Tensor]  # curvature that arrives at the output of each layer with weights, per entry
+    input_curvatures: dict[
+        int, Tensor
+    ]  # scalars: what uncertain inputs add to the curvature of each weight, on average
     n_rejected: Tensor
+
+    @property
+    def outputs(self) -> Moments:
+        """Forward message at the head."""
+        return self.after(len(self.edges) - 2)
+
+    def after(self, k: int) -> Moments:
+        """Forward message that leaves layer k."""
+        edge = self.edges[k + 1]
+        assert isinstance(edge, Moments)
+        return edge
 
 
 class ParallelSchedule(Schedule):
@@ -59,9 +79,13 @@ class ParallelSchedule(Schedule):
         super().__init__(network, sites, seed=seed)
         like = network.prior.rho
         self.n_visits = 0
+        self.next_renewal = 1
+        self.memory = min(MEMORY[1], max(MEMORY[0], len(sites)))
+        self.dear_gap = 1
         self.n_data = 0
         self.curvatures: dict[int, LayerCurvature] = {}
         self.share = like.new_ones(())  # weight of the newest batch in the curvature's running averages
+        self.signs = like.new_zeros(0)
         self.records = like.is_cuda and sites.plan.place == "device"
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
@@ -86,6 +110,9 @@ class ParallelSchedule(Schedule):
             if tensors:
                 n_columns = tensors["weight"][0].numel() + ("bias" in tensors)
                 self.curvatures[k] = LayerCurvature(self.n_data, len(tensors["weight"]), n_columns, like=prior.rho)
+        self.dear_gap = self._dear_gap()
+        bits = torch.randint(0, 2, (self.n_data, network.n_outputs), generator=self.generator(0))  # rows >= any batch
+        self.signs = (2 * bits - 1).to(prior.rho)
         self.refresh()
 
     def refresh(self) -> None:
@@ -96,6 +123,14 @@ class ParallelSchedule(Schedule):
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+
+    def _dear_gap(self) -> int:
+        """Visits that cost about as much as one renewal of all eigenvectors, counting multiplications."""
+        network = self.network
+        renewal = sum(len(c.inputs) ** 3 + len(c.slopes) ** 3 for c in self.curvatures.values()) * EIGH_COST
+        positions = {k: math.prod(network.shapes[k + 1][1:]) for k in self.curvatures}
+        products = sum((slot.stop - slot.start) * positions[slot.layer] for slot in network.slots) * VISIT_PRODUCTS
+        return max(1, round(renewal * len(self.sites) / (products * self.n_data)))
 
     def _tight_rho(self, index: int, name: str) -> float:
         if name == "bias":
@@ -125,12 +160,15 @@ class ParallelSchedule(Schedule):
     def before_visit(self) -> None:
         """Host-side bookkeeping: the weight of the running averages."""
         self.n_visits += 1
-        memory = min(MEMORY[1], max(MEMORY[0], len(self.sites)))
-        self.share.fill_(1.0 / min(self.n_visits, memory))
+        self.share.fill_(1.0 / min(self.n_visits, self.memory))
 
     def after_visit(self) -> None:
-        """Renew the inverse curvatures every few visits, and at each of the first, when everything moves."""
-        if self.n_visits <= RENEW_EVERY or self.n_visits % RENEW_EVERY == 0:
+        """Renew the eigenvectors of H: often while everything still moves, later once per memory, less often if
+        dear.
+        """
+        if self.n_visits >= self.next_renewal:
+            gap = min(self.memory, 1 + self.n_visits // 8)
+            self.next_renewal = self.n_visits + max(gap, min(self.dear_gap, self.n_visits))
             for curvature in self.curvatures.values():
                 curvature.renew()
 
@@ -139,16 +177,18 @@ class ParallelSchedule(Schedule):
         network, sites, n = self.network, self.sites, len(self.sites)
         marginal, origin = network.marginal, sites.origin
         sweep = self._sweep(batch)
-        m_out, m_back = sweep.edges[-1], sweep.backs[len(network.layers) - 1]
-        assert isinstance(m_out, Moments)
+        m_out = sweep.outputs
         metrics = network.head.train_metrics(m_out, batch.y, network.head_log_weights)
-        head_message = network.head.to_constant(m_out, m_back, batch.y)
+        unseen = without_own_message(m_out, sweep.backs[len(network.layers) - 1])
+        head_message = network.head.to_constant(unseen, batch.y)
 
         fresh = sweep.to_weights
         old_slope, old_rho = sites.get(batch.index)
         fresh_slope = fresh.tau - fresh.rho * origin - sites.shift.to(origin)
         rho = marginal.rho
-        fresh_rho = fresh.rho.clamp(old_rho - (1.0 - 1.0 / PRECISION_FACTOR) * rho, old_rho + (PRECISION_FACTOR - 1.0) * rho)
+        fresh_rho = fresh.rho.clamp(
+            old_rho - (1.0 - 1.0 / PRECISION_FACTOR) * rho, old_rho + (PRECISION_FACTOR - 1.0) * rho
+        )
         new_slope, new_rho = sites.replace(batch.index, fresh_slope, fresh_rho)
         innovation = new_slope - old_slope
 
@@ -188,23 +228,42 @@ class ParallelSchedule(Schedule):
             m_back, to_weights[k] = network.layers[k].messages_back(edges[k], edge, m_back, weights[k])
             if m_back is not None and not to_weights[k]:
                 n_rejected = n_rejected + count_rejected(m_back)
-        return Sweep(weights, edges, backs, network.pack(to_weights), n_rejected)
+        curvatures, input_curvatures = {}, {}
+        for k in self.curvatures:
+            m_in, edge = edges[k], edges[k + 1]
+            assert isinstance(edge, SumMoments)
+            curvatures[k] = kernels.weight_curvature(edge.input_var, backs[k].rho)
+            var_in = m_in.var.mean() if isinstance(m_in, Moments) else torch.zeros_like(self.share)
+            input_curvatures[k] = var_in * curvatures[k].sum() / curvatures[k].shape[1]
+        return Sweep(weights, edges, backs, network.pack(to_weights), curvatures, input_curvatures, n_rejected)
 
     # --- direction and step ------------------------------------------------------------------------------------------
 
     def _update_curvature(self, sweep: Sweep) -> None:
-        priors = self.network.unpack(self.network.prior.rho)
-        for k, curvature in self.curvatures.items():
-            layer, m_in = self._weight_layer(k), sweep.edges[k]
-            mean_in = m_in.mean if isinstance(m_in, Moments) else m_in
-            linear_map = layer.linear_map(m_in)
-            n_positions = math.prod(self.network.shapes[k + 1][1:])
-            rows = linear_map.patches(mean_in[: max(1, MOMENT_ROWS // n_positions)]).flatten(0, 1)  # (r, i)
-            if layer.has_bias:
-                rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
-            slopes = linear_map.channel_sum(_curvature_at(sweep, k)) / len(mean_in)
-            rest = priors[k]["weight"].mean() + self.n_data * _input_curvature(sweep, k) / len(mean_in)
-            curvature.update(rows, slopes, rest, self.share)
+        """Take the batch into the running curvature of every layer: one pullback of the outputs' curvature."""
+        network = self.network
+        top = len(network.layers) - 1
+        n_batch = len(sweep.outputs.mean)
+        priors = network.unpack(network.prior.rho)
+        slope = self.signs[:n_batch] * _output_curvature(sweep).sqrt()
+        for k in range(top, network.first_weight_layer - 1, -1):
+            layer, m_in = network.layers[k], sweep.edges[k]
+            if isinstance(layer, WeightLayer):
+                linear_map = layer.linear_map(m_in)
+                mean_in = m_in.mean if isinstance(m_in, Moments) else m_in
+                images = max(1, MOMENT_ROWS // math.prod(network.shapes[k + 1][1:]))
+                rows = linear_map.patches(mean_in[:images]).flatten(0, 1)  # (r, i)
+                if layer.has_bias:
+                    rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+                slopes = linear_map.rows(slope).flatten(0, 1)  # (b p, o)
+                rest = priors[k]["weight"].mean() + self.n_data * sweep.input_curvatures[k] / n_batch
+                own = torch.diag(linear_map.channel_sum(sweep.curvatures[k]))  # (o, o)
+                self.curvatures[k].update(
+                    rows.t() @ rows / len(rows), (slopes.t() @ slopes + own) / n_batch, rest, self.share
+                )
+            if k > network.first_weight_layer:
+                assert isinstance(m_in, Moments)
+                slope = layer.pullback(m_in, sweep.after(k), slope, sweep.weights[k])
 
     def _solve(self, slope: Tensor) -> Tensor:
         """H^{-1} of every layer applied to a flat slope."""
@@ -234,15 +293,15 @@ class ParallelSchedule(Schedule):
         tiny = torch.finfo(model.dtype).tiny
         curvature, reach = torch.zeros_like(model), torch.zeros_like(model)
         for k in range(network.first_weight_layer, len(network.layers)):
-            change = network.layers[k].tangent(sweep.edges[k], change, sweep.weights[k], parts[k])
+            edge = sweep.after(k)
+            change = network.layers[k].tangent(sweep.edges[k], edge, change, sweep.weights[k], parts[k])
             if k in self.curvatures:
-                edge = sweep.edges[k + 1]
-                assert isinstance(edge, Moments) and change is not None
-                curvature = curvature + _input_curvature(sweep, k) * parts[k]["weight"].square().sum()
+                assert change is not None
+                curvature = curvature + sweep.input_curvatures[k] * parts[k]["weight"].square().sum()
                 spread = edge.mean.var() + edge.var.mean()
                 reach = torch.maximum(reach, change.square().mean() / (spread + tiny))
         assert change is not None
-        curvature = curvature + (_curvature_at(sweep, len(network.layers) - 1) * change.square()).sum()
+        curvature = curvature + (_output_curvature(sweep) * change.square()).sum()
         stiffness = 1.0 - 1.0 / len(self.sites) + curvature / model.clamp_min(tiny)
         return 1.0 / torch.maximum(stiffness, reach.sqrt()).clamp_min(1.0)
 
@@ -252,19 +311,10 @@ class ParallelSchedule(Schedule):
         return layer
 
 
-def _curvature_at(sweep: Sweep, k: int) -> Tensor:
-    """Curvature that arrives at the output of layer k, one per entry."""
-    edge, back = sweep.edges[k + 1], sweep.backs[k]
-    assert isinstance(edge, Moments)
-    if isinstance(edge, SumMoments):
-        return weight_curvature(edge, back)
-    return back.rho / (1.0 + back.rho * edge.var)
-
-
-def _input_curvature(sweep: Sweep, k: int) -> Tensor:
-    """Mean over the weights of layer k of sum_b q Var[a]: the curvature that uncertain inputs add to each weight."""
-    m_in = sweep.edges[k]
-    curvature = _curvature_at(sweep, k)
-    if not isinstance(m_in, Moments):
-        return torch.zeros((), dtype=curvature.dtype, device=curvature.device)
-    return m_in.var.mean() * curvature.sum() / curvature.shape[1]
+def _output_curvature(sweep: Sweep) -> Tensor:
+    """Curvature of the head at the network's outputs, one per entry."""
+    top = max(sweep.backs)
+    if top in sweep.curvatures:
+        return sweep.curvatures[top]
+    back = sweep.backs[top]
+    return back.rho / (1.0 + back.rho * sweep.outputs.var)

@@ -1,8 +1,9 @@
-"""The paper's schedule: one example at a time, exact messages, several iterations per visit. Slow, simple, the reference.
+"""The paper's schedule: one example at a time, exact messages, several iterations per visit. Slow, simple, the
+reference.
 
 Inside a visit every example keeps its messages: to each weight, and on each edge. Product factors (weights of layers
-with uncertain inputs) see marginals; exact sums (first layer, biases) see the cavity of the example; activations and pools
-see the forward message of their input.
+with uncertain inputs) see marginals; exact sums (first layer, biases) see the cavity of the example; activations and
+pools see the forward message of their input.
 """
 
 from __future__ import annotations
@@ -124,9 +125,8 @@ class SequentialSchedule(Schedule):
         new = old ** (1.0 - share) * visit.site() ** share
         network.marginal = cavity * Gaussian(*self.sites.replace(batch.index, new.tau, new.rho))
         if network.head.is_learned:
-            after = network.outputs(batch.x, network.weights())
-            m_back = network.head.to_latent(after, batch.y, network.head_log_weights)
-            self.replace_head_site(batch.index, network.head.to_constant(after, m_back, batch.y))
+            unseen = network.outputs(batch.x, network.weights(cavity))
+            self.replace_head_site(batch.index, network.head.to_constant(unseen, batch.y))
         n_layers = len({slot.layer for slot in network.slots})
         units = sum(math.prod(shape) for shape in network.shapes[network.first_weight_layer + 1 :])
         return VisitInfo(

@@ -70,7 +70,11 @@ def test_a_visit_gives_the_messages_of_the_scalar_graph(kind, head_name):
     net, oracle = make_pair(layers, DENSE_SPEC if kind == "dense" else IMAGE_SPEC, head_name, shape)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn((3, *shape), generator=generator, dtype=torch.float64)
-    y = torch.randn((3, 3), generator=generator, dtype=torch.float64) if head_name == "regression" else torch.tensor([0, 2, 1])
+    y = (
+        torch.randn((3, 3), generator=generator, dtype=torch.float64)
+        if head_name == "regression"
+        else torch.tensor([0, 2, 1])
+    )
     orders = [[2, 0, 1], [0, 1, 2], [1, 2, 0]]
 
     site, posterior = oracle.visit(None, x.tolist(), y.tolist(), orders=orders, epoch=1)
