@@ -15,6 +15,7 @@ from torch import Tensor
 from bayesmp.gaussian import Gaussian
 
 BIAS_VAR = 0.5
+NARROW_FAN_IN = 16
 FIRST_LAYER_GAIN = 1.5  # variance the first layer adds to a unit input, per fan-in
 _MEAN_SHARE, _VAR_SHARE = 0.4496, 0.8041  # E[y]^2-like and Var[y]-like parts of a LeakyReLU of a standard normal
 
@@ -28,9 +29,10 @@ def spectral_std(fan_in: int, n_out: int) -> float:
 
 def weight_variance(fan_in: int, n_out: int, *, is_first: bool) -> float:
     """Prior variance of one weight."""
+    narrowing = min(1.0, NARROW_FAN_IN / fan_in) ** 0.75
     if is_first:
-        return FIRST_LAYER_GAIN / fan_in
-    return (1.5 - _VAR_SHARE * min(1.0, n_out / fan_in)) / (_VAR_SHARE + _MEAN_SHARE * fan_in)
+        return narrowing * FIRST_LAYER_GAIN / fan_in
+    return narrowing * (1.5 - _VAR_SHARE * min(1.0, n_out / fan_in)) / (_VAR_SHARE + _MEAN_SHARE * fan_in)
 
 
 def default_weight_prior(

@@ -80,9 +80,9 @@ def _run(function: Function, tensors: tuple[Tensor, ...], *options: float) -> tu
     global _broken
     if _choice == "torch" or (_choice == "auto" and (_broken or not tensors[0].is_cuda)):
         return function(*tensors, *options)
-    if function not in _compiled:
-        _compiled[function] = torch.compile(function, dynamic=True)
     try:
+        if function not in _compiled:
+            _compiled[function] = torch.compile(function, dynamic=True)
         answers = _compiled[function](*(part.reshape(-1) for part in tensors), *options)
     except Exception as error:  # compilers fail in many ways; the equation itself is always there
         if _choice == "compiled":

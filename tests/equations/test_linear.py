@@ -56,13 +56,14 @@ def exact_messages(m_in, weight, bias, m_z, m_back, *, at_cavity):
     terms = linear.exact_terms(MAP, m_in, weight, m_z, m_back, at_cavity=at_cavity)
     to_input = linear.exact_to_input(MAP, weight, terms) if isinstance(m_in, Moments) else None
     to_weight = linear.exact_to_weight(MAP, m_in, weight, terms)
-    return to_input, to_weight, linear.exact_to_bias(MAP, bias, m_z, m_back, at_cavity=at_cavity)
+    return to_input, to_weight, linear.linear_to_bias(MAP, bias, m_z, m_back, at_cavity=at_cavity)
 
 
 def matrix_messages(m_in, weight, bias, m_z, m_back):
     back = linear.residual(m_z, m_back)
     to_input = linear.linear_to_input(MAP, m_in, weight, back) if isinstance(m_in, Moments) else None
-    return to_input, linear.linear_to_weight(MAP, m_in, weight, back), linear.linear_to_bias(MAP, bias, back)
+    to_bias = linear.linear_to_bias(MAP, bias, m_z, m_back, at_cavity=False)
+    return to_input, linear.linear_to_weight(MAP, m_in, weight, back), to_bias
 
 
 # --- to the output ---------------------------------------------------------------------------------------------------
@@ -182,12 +183,19 @@ def test_a_known_input_at_marginals_sends_the_slope_of_exact_conditioning(n_in, 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_matrix_form_is_exact_up_to_one_over_fan_in(known):
-    """Quadrupling the fan-in must divide the error by about four, down to below 1 % at 256 terms."""
+    """Quadrupling the fan-in must divide the error by about four, down to below 1 % at 256 terms.
+
+    The bias takes no part in this: its share of the variance does not shrink with the fan-in, so both forms send it the
+    same exact message.
+    """
     errors = []
     for n_in in (4, 16, 64, 256, 1024):
         parts = model(n_in, n_out=8, batch=8, known=known)
         worst = []
-        for found, truth in zip(matrix_messages(*parts)[:2], exact_messages(*parts, at_cavity=False), strict=False):
+        *found_terms, found_bias = matrix_messages(*parts)
+        *true_terms, true_bias = exact_messages(*parts, at_cavity=False)
+        assert torch.equal(found_bias.tau, true_bias.tau) and torch.equal(found_bias.rho, true_bias.rho)
+        for found, truth in zip(found_terms, true_terms, strict=True):
             if truth is not None:
                 worst.append(((found.rho - truth.rho).abs() / truth.rho).mean())
                 worst.append((found.tau - truth.tau).abs().mean() / truth.tau.abs().mean())
@@ -202,7 +210,7 @@ def test_matrix_form_is_exact_up_to_one_over_fan_in(known):
 def test_matrix_form_keeps_the_own_share_in_the_denominator():
     """q = rho / (1 + rho var), e = (tau - rho mean) q / rho: the table of the design, entry by entry."""
     m_in, weight, bias, m_z, m_back = model(6)
-    a, va, w, vw, b = map(numbers, (m_in.mean, m_in.var, weight.mean, weight.var, bias.mean))
+    a, va, w, vw, b, vb = map(numbers, (m_in.mean, m_in.var, weight.mean, weight.var, bias.mean, bias.var))
     den = 1.0 + numbers(m_back.rho) * numbers(m_z.var)
     q, slope = numbers(m_back.rho) / den, numbers(m_back.tau) - numbers(m_back.rho) * numbers(m_z.mean)
     e = slope / den
@@ -210,7 +218,19 @@ def test_matrix_form_keeps_the_own_share_in_the_denominator():
     to_input, to_weight, to_bias = matrix_messages(m_in, weight, bias, m_z, m_back)
     assert_message(to_input, e @ w + a * (q @ w**2), q @ (w**2 + vw), rtol=1e-10)
     assert_message(to_weight, e_w.T @ a + w * (q.T @ a**2), q.T @ (a**2 + va), rtol=1e-10)
-    assert_message(to_bias, e_w.sum(0) + b * q.sum(0), q.sum(0), rtol=1e-10)
+    q_bias = numbers(m_back.rho) / (den - numbers(m_back.rho) * vb)  # the bias's own share is left out
+    assert_message(to_bias, e_w.sum(0) + b * q_bias.sum(0), q_bias.sum(0), rtol=1e-10)
+
+
+def test_weight_curvature_is_minus_the_derivative_of_what_weights_receive_in_the_mean_of_z():
+    *_, m_z, m_back = model(6)
+    step = 1e-4
+    ahead, behind = (
+        linear.residual(linear.SumMoments(m_z.mean + s, m_z.var, m_z.input_var), m_back).to_weight
+        for s in (step, -step)
+    )
+    found = linear.weight_curvature(m_z.input_var, m_back.rho)
+    assert_close(found, -(ahead - behind) / (2 * step), rtol=1e-7, scale=1e-2)
 
 
 @pytest.mark.parametrize("form", [matrix_messages, lambda *parts: exact_messages(*parts, at_cavity=False)])

@@ -36,6 +36,7 @@ def check_layer(layer: Layer, shape_in: tuple[int, ...]) -> None:
     check_examples_are_independent(layer, shape_in)
     check_known_input_is_the_limit_of_a_sharp_one(layer, shape_in)
     check_tangent_is_the_derivative_of_the_mean(layer, shape_in)
+    check_pullback_is_the_adjoint_of_tangent(layer, shape_in)
 
 
 def _sweep(layer, shape_in, *, dtype=torch.float64, at_cavity=False, batch=3):
@@ -122,7 +123,7 @@ def check_known_input_is_the_limit_of_a_sharp_one(layer, shape_in) -> None:
 
 def check_tangent_is_the_derivative_of_the_mean(layer, shape_in) -> None:
     """Against central differences of to_output's mean, in the input and the weights together, and in each alone."""
-    m_in, weights, _, _, _, _ = _sweep(layer, shape_in)
+    m_in, weights, m_out, _, _, _ = _sweep(layer, shape_in)
     generator = torch.Generator().manual_seed(1)
     d_in = torch.randn(m_in.shape, generator=generator, dtype=torch.float64)
     d_weights = {
@@ -131,7 +132,7 @@ def check_tangent_is_the_derivative_of_the_mean(layer, shape_in) -> None:
     for moves_input, moves_weights in ((True, True), (True, False), (False, True)):
         own_in = d_in if moves_input else None
         own_weights = {name: d if moves_weights else torch.zeros_like(d) for name, d in d_weights.items()}
-        found = layer.tangent(m_in, own_in, weights, own_weights)
+        found = layer.tangent(m_in, m_out, own_in, weights, own_weights)
         if not moves_input and not weights:
             assert found is None
             continue
@@ -143,6 +144,21 @@ def check_tangent_is_the_derivative_of_the_mean(layer, shape_in) -> None:
 
         step = 1e-5
         torch.testing.assert_close(found, (output_mean(step) - output_mean(-step)) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+def check_pullback_is_the_adjoint_of_tangent(layer, shape_in) -> None:
+    """<tangent(d_in), slope> = <d_in, pullback(slope)> for any d_in and slope, weights held."""
+    for dtype, rtol in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        m_in, weights, m_out, _, _, _ = _sweep(layer, shape_in, dtype=dtype)
+        generator = torch.Generator().manual_seed(2)
+        d_in = torch.randn(m_in.shape, generator=generator, dtype=torch.float64).to(dtype)
+        slope = torch.randn(m_out.shape, generator=generator, dtype=torch.float64).to(dtype)
+        held = {name: torch.zeros_like(weight.mean) for name, weight in weights.items()}
+        out = layer.tangent(m_in, m_out, d_in, weights, held)
+        back = layer.pullback(m_in, m_out, slope, weights)
+        assert out.shape == m_out.shape and back.shape == m_in.shape and back.dtype == dtype
+        above, below = (out * slope).sum(), (d_in * back).sum()
+        assert abs(above - below) <= rtol * (out * slope).abs().sum()
 
 
 def mean_at_fixed_choice(layer, m_in, moved_in, weights):

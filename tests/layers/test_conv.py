@@ -76,7 +76,9 @@ def test_matrix_form_is_that_of_the_dense_layer_with_tied_weights(name, known):
         for part, total in expected.items():
             total[:, :, i, j] += getattr(per_use, part)[:, row, column, :, y, x]
     assert_message(to_weights["weight"], expected["tau"], expected["rho"], rtol=1e-9)
-    to_bias = equations.linear_to_bias(dense, tied, back).map(lambda part: part.view(C_OUT, -1).sum(1))
+    flat_back = m_back.map(lambda part: part.flatten(1))
+    to_bias = equations.linear_to_bias(dense, tied, z, flat_back, at_cavity=False)
+    to_bias = to_bias.map(lambda part: part.view(C_OUT, -1).sum(1))
     assert_message(to_weights["bias"], to_bias.tau, to_bias.rho, rtol=1e-9)
     if not known:
         flat = equations.linear_to_input(dense, flat_in, matrix, back)

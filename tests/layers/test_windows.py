@@ -59,7 +59,7 @@ def test_window_count_says_when_no_window_fits():
         window_count((2, 5), (3, 3), (1, 1), (0, 0), "Conv2d")
 
 
-@pytest.mark.parametrize("value", [0, -1, (1, 0), (1, 2, 3), (1.0, 2)])
+@pytest.mark.parametrize("value", [0, -1, 1.5, None, (1, 0), (1, 2, 3), (1.0, 2)])
 def test_pair_refuses_what_is_not_a_size(value):
     with pytest.raises(ValueError, match="kernel"):
         pair(value, "kernel", least=1)
