@@ -17,10 +17,12 @@ from bayesmp.heads.regression import RegressionPrediction
 from bayesmp.layers.base import Layer, Message, Shape, Weights
 from bayesmp.layers.conv import Conv2d
 from bayesmp.layers.linear import Linear
+from bayesmp.priors import RULES
 
 Prediction = RegressionPrediction | ClassPrediction
 
-PREDICT_BUDGET = 4_000_000  # numbers in the widest layer of one prediction batch: about 300 MB at work in float32
+PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
+# about 80 bytes at work in float32
 LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
 
 
@@ -47,22 +49,31 @@ class Network:
         seed: draws the prior means, which break the symmetry between units.
         input_shape: shape of one example. Needed only for networks that start with images and whose size cannot be
             found from a Linear layer behind a Flatten.
+        prior: rule for the prior variances of layers that are given none, "narrow" or "paper" (priors.py).
     """
 
     def __init__(
-        self, layers: Sequence[Layer], head: Head, *, seed: int = 0, input_shape: Sequence[int] | None = None
+        self,
+        layers: Sequence[Layer],
+        head: Head,
+        *,
+        seed: int = 0,
+        input_shape: Sequence[int] | None = None,
+        prior: str = "narrow",
     ) -> None:
         self.layers = list(layers)
         _check_parts(self.layers, head)
+        if prior not in RULES:
+            raise ValueError(f"prior must be one of {RULES}, got {prior!r}")
         self.head = head
         self.seed = seed
+        self.prior_rule = prior
         self.input_shape = _find_input_shape(self.layers, input_shape)
         self.shapes = _shapes_along(self.layers, self.input_shape)  # shapes[k]: input of layer k; last: output
         self.n_outputs = head.n_outputs(self.shapes[-1])
         self.slots = _slots(self.layers)
         self.first_weight_layer = self.slots[0].layer
-        prior = self._draw_prior()
-        self.prior = prior.map(lambda part: part.float())
+        self.prior = self._draw_prior().map(lambda part: part.float())
         self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = head.prior_log_weights().float()
 
@@ -157,7 +168,8 @@ class Network:
         x = checks.check_inputs(x, self.input_shape)
         if batch_size is None:
             widest = max(int(torch.Size(shape).numel()) for shape in self.shapes)
-            batch_size = min(4096, max(1, PREDICT_BUDGET // widest))
+            budget = PREDICT_BUDGET.get(self.device.type, PREDICT_BUDGET["cpu"])
+            batch_size = min(4096, max(1, budget // widest))
         else:
             batch_size = checks.check_positive_int(batch_size, "batch_size")
         weights = self.weights()
@@ -180,7 +192,9 @@ class Network:
         """The prior of all weights, in float64 on the CPU."""
         generator = torch.Generator().manual_seed(self.seed)
         found = [
-            layer.weight_priors(shape, is_first=index == self.first_weight_layer, generator=generator)
+            layer.weight_priors(
+                shape, is_first=index == self.first_weight_layer, generator=generator, rule=self.prior_rule
+            )
             for index, (layer, shape) in enumerate(zip(self.layers, self.shapes[:-1], strict=True))
         ]
         return self.pack(found)

@@ -76,34 +76,32 @@ def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian
     """
     mean, var = m_in.mean, m_in.var.clamp_min(torch.finfo(m_in.var.dtype).tiny)
     tau, rho = m_out.tau, m_out.rho
-    inv_pos, inv_neg = 1.0 / (1.0 + rho * var), 1.0 / (1.0 + leak**2 * rho * var)
-    log_pos, log_neg, x_pos, x_neg = _half_line_masses(mean, var, tau, inv_pos, inv_neg, leak)
-    log_z = torch.logaddexp(log_pos, log_neg)
-    w_pos, w_neg = torch.exp(log_pos - log_z), torch.exp(log_neg - log_z)
+    x, inv, weight, log_z = _half_lines(mean, var, tau, rho, leak)
+    (inv_pos, inv_neg), (w_pos, w_neg) = inv, weight
 
     g_pos, g_neg = (tau - rho * mean) * inv_pos, leak * (tau - leak * rho * mean) * inv_neg
-    k = (leak**2 - 1.0) * rho * var * inv_pos * inv_neg
+    k_per_var = (leak**2 - 1.0) * rho * inv_pos * inv_neg
+    k = k_per_var * var
     kink = torch.exp(-log_z) * torch.rsqrt(2.0 * math.pi * var)
     g = w_pos * g_pos + w_neg * g_neg
     first = g + kink * k
 
-    k_per_var = (leak**2 - 1.0) * rho * inv_pos * inv_neg
     at_kink = g_pos * inv_pos - g_neg * inv_neg - mean * k_per_var - 2.0 * g * k - kink * k * k
     bend = w_pos * w_neg * (g_pos - g_neg) ** 2 + kink * at_kink
-    shrink = w_pos * inv_pos + leak * w_neg * inv_neg
-    den = w_pos * inv_pos + w_neg * inv_neg + var * bend
-    rho_den = rho * (w_pos * inv_pos + leak**2 * w_neg * inv_neg) - bend
-    tau_den = tau * shrink + kink * k - mean * bend
+    shared_pos, shared_neg = w_pos * inv_pos, w_neg * inv_neg
+    den = shared_pos + shared_neg + var * bend
+    rho_den = rho * (shared_pos + leak**2 * shared_neg) - bend
+    tau_den = tau * (shared_pos + leak * shared_neg) + kink * k - mean * bend
 
-    h_pos, _, rest_pos = truncation(x_pos)
-    h_neg, _, rest_neg = truncation(-x_neg)
-    half_pos, half_neg = inv_pos.sqrt() * (x_pos + h_pos), inv_neg.sqrt() * (x_neg - h_neg)  # means over std of m_in
-    within = w_pos * inv_pos * rest_pos + w_neg * inv_neg * rest_neg
-    ratio = within + w_pos * w_neg * (half_pos - half_neg) ** 2  # the same den, from the moments
+    h, _, rest = truncation(x)
+    half_pos, half_neg = inv.sqrt() * (x + h)  # distance of each half-line's mean from 0, over the std of m_in
+    ratio = (
+        shared_pos * rest[0] + shared_neg * rest[1] + w_pos * w_neg * (half_pos + half_neg) ** 2
+    )  # den, from moments
     is_strong = ratio < STRONG
     den = torch.where(is_strong, ratio, den)
     rho_den = torch.where(is_strong, (1.0 - ratio) / var, rho_den)
-    marginal_score = w_pos * half_pos + w_neg * half_neg
+    marginal_score = w_pos * half_pos - w_neg * half_neg
     tau_den = torch.where(is_strong, marginal_score * torch.rsqrt(var) - mean / var * ratio, tau_den)
     return message_from_parts(tau_den, rho_den, den, first)
 
@@ -122,13 +120,10 @@ def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -
     direct = leaky_relu_to_output(m_in, leak)
     mean, var = m_in.mean, m_in.var.clamp_min(torch.finfo(m_in.var.dtype).tiny)
     tau, rho = m_out.tau, m_out.rho
-    inv_pos, inv_neg = 1.0 / (1.0 + rho * var), 1.0 / (1.0 + leak**2 * rho * var)
-    log_pos, log_neg, x_pos, x_neg = _half_line_masses(mean, var, tau, inv_pos, inv_neg, leak)
-    log_z = torch.logaddexp(log_pos, log_neg)
-    w_pos, w_neg = torch.exp(log_pos - log_z), torch.exp(log_neg - log_z)
-
-    h_pos, k_pos, rest_pos = truncation(x_pos)
-    h_neg, k_neg, rest_neg = truncation(-x_neg)
+    x, inv, weight, log_z = _half_lines(mean, var, tau, rho, leak)
+    h, k, rest = truncation(x)
+    (x_pos, x_neg), (inv_pos, inv_neg), (w_pos, w_neg) = (x[0], -x[1]), inv, weight
+    (h_pos, h_neg), (k_pos, k_neg), (rest_pos, rest_neg) = h, k, rest
     var_pos, var_neg = var * inv_pos, leak**2 * var * inv_neg  # of y on each side, before the cut
     std_pos, std_neg = (var * inv_pos).sqrt(), leak * (var * inv_neg).sqrt()
     between = w_pos * w_neg * (std_pos * (x_pos + h_pos) - std_neg * (x_neg - h_neg)) ** 2
@@ -145,13 +140,15 @@ def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -
     return Moments(torch.where(ok, out_mean, direct.mean), torch.where(ok, out_var, direct.var))
 
 
-def _half_line_masses(
-    mean: Tensor, var: Tensor, tau: Tensor, inv_pos: Tensor, inv_neg: Tensor, leak: float
+def _half_lines(
+    mean: Tensor, var: Tensor, tau: Tensor, rho: Tensor, leak: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(l_+, l_-, x_+, x_-) of the module's docstring; inv_* = 1 / T_*."""
-    inv_std = torch.rsqrt(var)
-    x_pos = ((mean + tau * var) * inv_std * inv_pos.sqrt()).clamp(-MAX_SCORE, MAX_SCORE)
-    x_neg = ((mean + leak * tau * var) * inv_std * inv_neg.sqrt()).clamp(-MAX_SCORE, MAX_SCORE)
-    log_pos = log_scaled_cdf(x_pos) + 0.5 * torch.log(inv_pos)
-    log_neg = log_scaled_cdf(-x_neg) + 0.5 * torch.log(inv_neg)
-    return log_pos, log_neg, x_pos, x_neg
+    """Both half-lines of the module's docstring at once, stacked (2, ...): (x_+, -x_-), 1 / T, w = e^l / Z; and log
+    Z.
+    """
+    inv = torch.stack([1.0 + rho * var, 1.0 + leak**2 * rho * var]).reciprocal()
+    pulled = torch.stack([mean + tau * var, -(mean + leak * tau * var)])
+    x = (pulled * torch.rsqrt(var) * inv.sqrt()).clamp(-MAX_SCORE, MAX_SCORE)
+    log_mass = log_scaled_cdf(x) + 0.5 * torch.log(inv)
+    log_z = torch.logaddexp(log_mass[0], log_mass[1])
+    return x, inv, torch.exp(log_mass - log_z), log_z

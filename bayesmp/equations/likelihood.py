@@ -107,8 +107,8 @@ def probit_scaled(m_in: Moments) -> Tensor:
 
 
 def softmax_predictive(m_in: Moments) -> Tensor:
-    """Class probabilities (b, c): softmax of the probit-scaled logits."""
-    return torch.softmax(probit_scaled(m_in), dim=1)
+    """Class probabilities (..., c): softmax of the probit-scaled logits."""
+    return torch.softmax(probit_scaled(m_in), dim=-1)
 
 
 def argmax_predictive(m_in: Moments, *, noise: float) -> Tensor:

@@ -61,8 +61,8 @@ def truncation(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     u = (-x).clamp_min(-TAIL)
     c = torch.zeros_like(u)
     for term in range(_FRACTION_DEPTH, 1, -1):
-        c = term / (u + c)
-    d = 1.0 / (u + c)
+        c = term * torch.reciprocal(u + c)
+    d = torch.reciprocal(u + c)
     rest_tail = (c - d) / (u + c)
 
     is_tail = x < TAIL

@@ -27,8 +27,10 @@ class Layer(ABC):
         """Name and shape of each weight tensor; empty for layers without weights."""
         return {}
 
-    def weight_priors(self, shape_in: Shape, *, is_first: bool, generator: torch.Generator) -> dict[str, Gaussian]:
-        """Prior of each weight tensor, given the shape of one input."""
+    def weight_priors(
+        self, shape_in: Shape, *, is_first: bool, generator: torch.Generator, rule: str = "narrow"
+    ) -> dict[str, Gaussian]:
+        """Prior of each weight tensor, given the shape of one input and a rule of priors.py."""
         return {}
 
     @abstractmethod

@@ -39,11 +39,13 @@ class WeightLayer(Layer):
     def linear_map(self, m_in: Message) -> LinearMap:
         """The three products of this layer for an input of this size."""
 
-    def weight_priors(self, shape_in: Shape, *, is_first: bool, generator: torch.Generator) -> dict[str, Gaussian]:
+    def weight_priors(
+        self, shape_in: Shape, *, is_first: bool, generator: torch.Generator, rule: str = "narrow"
+    ) -> dict[str, Gaussian]:
         shapes = self.weight_shapes()
         n_out = _count(self.output_shape(shape_in))
         drawn = priors.default_weight_prior(
-            shapes["weight"], self.fan_in, n_out, is_first=is_first, generator=generator
+            shapes["weight"], self.fan_in, n_out, is_first=is_first, generator=generator, rule=rule
         )  # drawn even when not used, so that a prior given for one layer does not change another's
         found = {
             "weight": drawn

@@ -298,7 +298,7 @@ class ParallelSchedule(Schedule):
             if k in self.curvatures:
                 assert change is not None
                 curvature = curvature + sweep.input_curvatures[k] * parts[k]["weight"].square().sum()
-                spread = edge.mean.var() + edge.var.mean()
+                spread = edge.mean.var(correction=0) + edge.var.mean()
                 reach = torch.maximum(reach, change.square().mean() / (spread + tiny))
         assert change is not None
         curvature = curvature + (_output_curvature(sweep) * change.square()).sum()
