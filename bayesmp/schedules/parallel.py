@@ -40,6 +40,7 @@ from bayesmp.sites import Sites
 
 TIGHTNESS = 0.1  # the first epoch starts with weights held at their prior means to this share of the spectral std
 MEMORY = (5, 100)  # visits that running averages cover, and at most pass between renewals of H: an epoch, within these
+MAX_REACH = 0.3  # no layer's outputs may move further than this, in units of their spread over the batch
 EIGH_COST = 40  # multiplications of an eigendecomposition over n^3, at the speed of a matrix product
 VISIT_PRODUCTS = 12  # products per weight, position and example in one visit
 MOMENT_ROWS = 4096  # inputs or patches of a batch from which A is estimated: plenty for a running average
@@ -303,7 +304,7 @@ class ParallelSchedule(Schedule):
         assert change is not None
         curvature = curvature + (_output_curvature(sweep) * change.square()).sum()
         stiffness = 1.0 - 1.0 / len(self.sites) + curvature / model.clamp_min(tiny)
-        return 1.0 / torch.maximum(stiffness, reach.sqrt()).clamp_min(1.0)
+        return 1.0 / torch.maximum(stiffness, reach.sqrt() / MAX_REACH).clamp_min(1.0)
 
     def _weight_layer(self, k: int) -> WeightLayer:
         layer = self.network.layers[k]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bayesmp.equations.tilted import count_rejected
 from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.heads.base import without_own_message
 from bayesmp.layers.base import Message, Weights
 from bayesmp.network import Network
 from bayesmp.schedules.base import Batch, Schedule, VisitInfo
@@ -125,7 +126,8 @@ class SequentialSchedule(Schedule):
         new = old ** (1.0 - share) * visit.site() ** share
         network.marginal = cavity * Gaussian(*self.sites.replace(batch.index, new.tau, new.rho))
         if network.head.is_learned:
-            unseen = network.outputs(batch.x, network.weights(cavity))
+            after = network.outputs(batch.x, network.weights())
+            unseen = without_own_message(after, network.head.to_latent(after, batch.y, network.head_log_weights))
             self.replace_head_site(batch.index, network.head.to_constant(unseen, batch.y))
         n_layers = len({slot.layer for slot in network.slots})
         units = sum(math.prod(shape) for shape in network.shapes[network.first_weight_layer + 1 :])

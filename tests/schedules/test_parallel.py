@@ -1,0 +1,245 @@
+"""The parallel schedule: posterior = prior x sites at all times, one fixed point, no double counting, no divergence."""
+
+import math
+
+import pytest
+import torch
+
+import bayesmp as bmp
+from bayesmp.data import sine
+from bayesmp.gaussian import Gaussian
+from bayesmp.schedules import Batch, parallel
+from bayesmp.sites import SiteIndex
+from tests.helpers import blobs, linear_data, mlp
+
+HEADS = {
+    "regression": lambda: bmp.Regression(0.09),
+    "learned noise": lambda: bmp.Regression("learn"),
+    "softmax": bmp.Softmax,
+    "argmax": bmp.Argmax,
+}
+ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-4}
+
+
+def problem(name="regression", *, dtype=torch.float32, n=37, batch_size=8, seed=0, **options):
+    """A Trainer of a small nonlinear network, 37 examples in batches of 8: the last one has 5."""
+    is_regression = name in ("regression", "learned noise")
+    x, y = linear_data(n, n_in=3) if is_regression else blobs(n, n_in=3)
+    network = mlp([3, 6, 6, 1 if is_regression else 3], HEADS[name](), seed=seed, dtype=dtype)
+    return bmp.Trainer(network, x, y, batch_size=batch_size, **options)
+
+
+def product_by_hand(trainer):
+    """prior times the site of every batch, in float64, multiplied one by one."""
+    total = trainer.network.prior.map(torch.Tensor.double)
+    for row in range(len(trainer.sites)):
+        total = total * trainer.sites.site(row).map(torch.Tensor.double)
+    return total
+
+
+def visit(trainer, row):
+    rows = trainer.members[row]
+    batch = Batch(SiteIndex(row, torch.tensor([row])), trainer.x[rows], trainer.y[rows])
+    with torch.inference_mode():
+        return trainer.schedule.visit(batch, 1)
+
+
+def assert_same_posterior(found: Gaussian, truth: Gaussian, tolerance: float):
+    """Precisions to a relative tolerance, means to a share of the posterior std (or of themselves)."""
+    truth, found = truth.map(torch.Tensor.double), found.map(torch.Tensor.double)
+    assert ((found.rho - truth.rho).abs() / truth.rho).max() < tolerance
+    scale = truth.rho.rsqrt() + truth.mean.abs()
+    assert ((found.mean - truth.mean).abs() / scale).max() < tolerance
+
+
+# --- posterior = prior x sites ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("name", HEADS)
+def test_posterior_is_prior_times_all_sites_after_every_epoch(name, dtype):
+    trainer = problem(name, dtype=dtype, debug=True)
+    assert_same_posterior(trainer.network.marginal, product_by_hand(trainer), ROUNDING[dtype])
+    for _ in range(4):
+        trainer.run(1)
+        assert trainer.check_invariant() < ROUNDING[dtype]
+        assert_same_posterior(trainer.network.marginal, product_by_hand(trainer), ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_posterior_is_prior_times_all_sites_between_visits(dtype):
+    trainer = problem(dtype=dtype)
+    for row in (0, 3, 4, 4, 1, 2, 0):
+        visit(trainer, row)
+        assert_same_posterior(trainer.network.marginal, product_by_hand(trainer), ROUNDING[dtype])
+
+
+def test_the_slopes_of_all_sites_balance_the_prior():
+    """sum_b (slope_b + shift) = rho_prior (m - m_prior), which says that the origin is the posterior mean."""
+    trainer = problem(dtype=torch.float64)
+    sites, prior = trainer.sites, trainer.network.prior
+    for row in (0, 1, 2, 3, 4, 2, 2):
+        visit(trainer, row)
+        total = sites.slope.sum(0) + len(sites) * sites.shift
+        torch.testing.assert_close(total, prior.rho * (sites.origin - prior.mean), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(trainer.network.marginal.mean, sites.origin, rtol=1e-12, atol=1e-12)
+
+
+def test_debug_mode_notices_a_broken_posterior(monkeypatch):
+    trainer = problem(debug=True)
+    trainer.run(1)
+    trainer.sites.rho[0] += 10.0 * trainer.network.marginal.rho  # a site that nobody accounted for
+    monkeypatch.setattr(trainer.schedule, "visit", lambda batch, epoch: pytest.fail("visited"))
+    assert trainer.check_invariant() > 0.5
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="posterior differs from prior x sites"):
+        trainer.run(1)
+
+
+def test_the_tight_start_is_a_message_of_the_data_not_a_prior():
+    """Before the first visit the weights sit at their prior means, held by the sites; the prior itself stays broad."""
+    trainer = problem(dtype=torch.float64)
+    network = trainer.network
+    torch.testing.assert_close(network.marginal.mean, network.prior.mean)
+    assert (network.marginal.rho > 2 * network.prior.rho).all()
+    trainer.run(30)
+    untouched = product_by_hand(trainer)
+    assert (untouched.rho >= network.prior.rho).all()
+
+
+# --- one fixed point -------------------------------------------------------------------------------------------------
+
+
+def linear_fixed_point(*, epochs=150, batch_size=9, seed=0):
+    x, y = linear_data(40, n_in=4, n_out=2)
+    network = bmp.Network([bmp.Linear(4, 2)], bmp.Regression(0.09), seed=1).to(torch.float64)
+    bmp.fit(network, x, y, epochs=epochs, batch_size=batch_size, seed=seed)
+    return network.marginal
+
+
+@pytest.mark.parametrize(
+    "constant, value",
+    [("TIGHTNESS", 1.0), ("TIGHTNESS", 0.01), ("MEMORY", (1, 1)), ("MEMORY", (40, 40)), ("PRECISION_FACTOR", 1.2)],
+)
+def test_the_fixed_point_does_not_depend_on_step_control(constant, value, monkeypatch):
+    truth = linear_fixed_point()
+    monkeypatch.setattr(parallel, constant, value)
+    assert_same_posterior(linear_fixed_point(), truth, 1e-8)
+
+
+@pytest.mark.parametrize("options", [{"seed": 1}, {"batch_size": 40}, {"batch_size": 4}])
+def test_the_fixed_point_of_a_linear_model_does_not_depend_on_batches_or_their_order(options):
+    assert_same_posterior(linear_fixed_point(**options), linear_fixed_point(), 1e-8)
+
+
+def test_half_the_step_arrives_at_the_same_place(monkeypatch):
+    truth = linear_fixed_point()
+    measured = parallel.ParallelSchedule._measure_step
+    monkeypatch.setattr(parallel.ParallelSchedule, "_measure_step", lambda *args: 0.5 * measured(*args))
+    assert_same_posterior(linear_fixed_point(epochs=300), truth, 1e-8)
+
+
+# --- no double counting ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["linear", "regression", "argmax"])
+def test_more_epochs_do_not_sharpen_a_converged_posterior(name):
+    if name == "linear":
+        x, y = linear_data(40, n_in=4)
+        network = bmp.Network([bmp.Linear(4, 1)], bmp.Regression(0.09))
+        trainer = bmp.Trainer(network, x, y, batch_size=9)
+    else:
+        trainer = problem(name, n=60, batch_size=20)
+    trainer.run(200)
+    before = trainer.network.marginal.rho.clone()
+    trainer.run(100)
+    change = (trainer.network.marginal.rho / before - 1.0).abs()
+    assert change.mean() < 0.01, f"mean change {change.mean():.4f}"
+    assert abs(trainer.network.marginal.rho.sum() / before.sum() - 1.0) < 0.01
+
+
+def test_visiting_a_batch_again_replaces_its_site():
+    """Twenty visits to one batch as one site: at the fixed point nothing sharpens; as two sites, twice the precision."""
+    x, y = linear_data(10, n_in=1)
+    network = bmp.Network([bmp.Linear(1, 1, bias=False)], bmp.Regression(0.09)).to(torch.float64)
+    trainer = bmp.Trainer(network, x, y, batch_size=5)
+    trainer.run(60)
+    before = network.marginal.map(torch.clone)
+    for _ in range(20):
+        visit(trainer, 0)
+    assert_same_posterior(network.marginal, before, 1e-9)
+
+    trainer = bmp.Trainer(network, x.repeat(2, 1), y.repeat(2, 1), batch_size=5)
+    trainer.run(60)
+    data_before, data_after = before.rho - network.prior.rho, network.marginal.rho - network.prior.rho
+    torch.testing.assert_close(data_after, 2 * data_before)
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "n, batch_size, sizes",
+    [(37, 8, [8, 8, 8, 8, 5]), (37, 37, [37]), (37, 1000, [37]), (16, 8, [8, 8]), (9, 8, [8, 1]), (1, 4, [1])],
+)
+@pytest.mark.parametrize("name", ["regression", "argmax"])
+def test_any_batch_size_trains(name, n, batch_size, sizes):
+    """A last batch of a single example and a single output once gave a variance of one number, that is NaN."""
+    trainer = problem(name, n=n, batch_size=batch_size, debug=True)
+    assert [len(rows) for rows in trainer.members] == sizes
+    assert sorted(torch.cat(trainer.members).tolist()) == list(range(n))
+    trainer.run(5)
+    marginal = trainer.network.marginal
+    assert marginal.tau.isfinite().all() and marginal.rho.isfinite().all() and (marginal.rho > 0).all()
+    assert all(0.0 < step <= 1.0 for record in trainer.history for step in record.steps)
+
+
+# --- determinism -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["regression", "softmax"])
+def test_the_same_seeds_give_the_same_bits(name):
+    posteriors = []
+    for _ in range(2):
+        trainer = problem(name)
+        trainer.run(3)
+        posteriors.append(trainer.network.marginal)
+    assert torch.equal(posteriors[0].tau, posteriors[1].tau) and torch.equal(posteriors[0].rho, posteriors[1].rho)
+
+
+def test_running_on_is_the_same_as_running_through():
+    through, on = problem(), problem()
+    through.run(5)
+    on.run(2)
+    on.run(3)
+    assert torch.equal(through.network.marginal.tau, on.network.marginal.tau)
+    assert [record.epoch for record in on.history] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("options", [{"config_seed": 1}, {"seed": 1}])
+def test_another_seed_gives_another_run(options):
+    one, other = problem(), problem(seed=options.get("seed", 0))
+    if "config_seed" in options:
+        other = bmp.Trainer(mlp([3, 6, 6, 1], bmp.Regression(0.09)), one.x, one.y, batch_size=8, seed=1)
+    one.run(1)
+    other.run(1)
+    assert not torch.equal(one.network.marginal.tau, other.network.marginal.tau)
+
+
+# --- nothing diverges ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_layers", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("batch_size", [50, 200])
+def test_sine_gets_better_and_stays_finite(n_layers, batch_size):
+    x, y = sine(200)
+    network = mlp([1, *[16] * (n_layers - 1), 1], bmp.Regression(0.05**2))
+    trainer = bmp.Trainer(network, x, y, batch_size=batch_size, debug=True)
+    history = trainer.run(20 if batch_size == 50 else 60)
+    rmse = history.column("rmse")
+    assert all(map(math.isfinite, rmse))
+    assert rmse[-1] < 0.8 * rmse[0] and rmse[-1] < 0.3, f"RMSE {rmse[0]:.3f} -> {rmse[-1]:.3f}"
+    assert max(rmse[5:]) < 2 * rmse[0]
+    predicted = network.predict(torch.linspace(-5, 5, 101)[:, None])
+    assert predicted.mean.isfinite().all() and (predicted.epistemic_var >= 0).all()
+    assert predicted.epistemic_var[0] > predicted.epistemic_var[60], "less sure far from the data"
