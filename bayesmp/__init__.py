@@ -4,7 +4,7 @@ from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
 from bayesmp.history import EpochRecord, History
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
-from bayesmp.network import Network
+from bayesmp.network import Network, load
 from bayesmp.trainer import TrainConfig, Trainer, fit
 
 __version__ = "0.1.0"
@@ -29,4 +29,5 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "fit",
+    "load",
 ]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesmp import checks
+from bayesmp import checks, persistence
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.heads.base import Head
-from bayesmp.heads.classification import ClassPrediction
-from bayesmp.heads.regression import RegressionPrediction
+from bayesmp.heads import Argmax, ClassPrediction, Head, Regression, RegressionPrediction, Softmax
+from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Layer, Message, Shape, Weights
-from bayesmp.layers.conv import Conv2d
-from bayesmp.layers.linear import Linear
 from bayesmp.priors import RULES
 
 Prediction = RegressionPrediction | ClassPrediction
@@ -24,6 +21,8 @@ Prediction = RegressionPrediction | ClassPrediction
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
 # about 80 bytes at work in float32
 LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
+LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
+HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,26 @@ class Network:
         self.n_outputs = head.n_outputs(self.shapes[-1])
         self.slots = _slots(self.layers)
         self.first_weight_layer = self.slots[0].layer
-        self.prior = self._draw_prior().map(lambda part: part.float())
-        self.marginal = self.prior.map(torch.clone)
+        drawn = self._draw_prior()
+        self.marginal = drawn.map(lambda part: part.float())
+        self.prior = drawn
         self.head_log_weights = head.prior_log_weights().float()
 
     # --- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def prior(self) -> Gaussian:
+        """What is believed before any data, in the network's dtype and on its device.
+
+        A prior that is assigned is kept in float64, too, so that a later change of dtype starts from the full
+        precision and a saved network has the same prior in any dtype. Assign it; changes in place would be lost.
+        """
+        return self._prior
+
+    @prior.setter
+    def prior(self, belief: Gaussian) -> None:
+        self._exact_prior = belief.map(lambda part: part.to(device="cpu", dtype=torch.float64, copy=True))
+        self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
 
     @property
     def device(self) -> torch.device:
@@ -100,11 +114,10 @@ class Network:
         was_prior = torch.equal(self.prior.tau, self.marginal.tau) and torch.equal(self.prior.rho, self.marginal.rho)
         dtype = dtype or self.dtype
         device = self.device if device is None else torch.device(device)
-        if dtype != self.dtype:  # drawn anew, so that a float64 network does not carry float32 rounding
-            self.prior = self._draw_prior()
-        self.prior = self.prior.map(lambda part: part.to(device=device, dtype=dtype))
-        source = self.prior if was_prior else self.marginal
-        self.marginal = source.map(lambda part: part.to(device=device, dtype=dtype, copy=True))
+        self.marginal = self.marginal.map(lambda part: part.to(device=device, dtype=dtype, copy=True))
+        self.prior = self._exact_prior  # so that a float64 network does not carry float32 rounding
+        if was_prior:
+            self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
         return self
 
@@ -134,13 +147,51 @@ class Network:
         means, variances = self.unpack(belief.tau * var), self.unpack(var)
         return [{name: Moments(m[name], v[name]) for name in m} for m, v in zip(means, variances, strict=True)]
 
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: persistence.PathLike) -> None:
+        """Write layers, head, prior and beliefs to a safetensors file; `bayesmp.load` reads it."""
+        persistence.write(path, kind="model", header={"network": self.description()}, tensors=self.state())
+
+    def description(self) -> dict[str, Any]:
+        """What makes the network again but for its beliefs, as JSON holds it."""
+        parts = []
+        for layer in self.layers:
+            names = [name for name in layer.weight_shapes() if getattr(layer, f"{name}_prior", None) is not None]
+            parts.append({**persistence.describe(layer, LAYERS), "given_priors": names})
+        return {
+            "layers": parts,
+            "head": persistence.describe(self.head, HEADS),
+            "seed": self.seed,
+            "input_shape": self.input_shape,
+            "prior": self.prior_rule,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors to save: the prior in full precision, the beliefs, the values the head's constant may have."""
+        return {
+            "prior.tau": self._exact_prior.tau,
+            "prior.rho": self._exact_prior.rho,
+            "marginal.tau": self.marginal.tau,
+            "marginal.rho": self.marginal.rho,
+            "head.log_weights": self.head_log_weights,
+            "head.grid": self.head.grid,
+        }
+
     # --- sweeps ------------------------------------------------------------------------------------------------------
 
-    def sweep_out(self, x: Tensor, weights: Sequence[Weights]) -> list[Message]:
-        """Forward messages on every edge: [x, after layer 0, after layer 1, ...]."""
+    def sweep_out(
+        self,
+        x: Tensor,
+        weights: Sequence[Weights],
+        adjust: Callable[[int, Message], Message] | None = None,
+    ) -> list[Message]:
+        """Forward messages on every edge: [x, after layer 0, after layer 1, ...]; adjust(k, edge) may replace each."""
         edges: list[Message] = [x]
-        for layer, own in zip(self.layers, weights, strict=True):
-            edges.append(layer.to_output(edges[-1], own))
+        for k, (layer, own) in enumerate(zip(self.layers, weights, strict=True)):
+            edge = layer.to_output(edges[-1], own)
+            edges.append(edge if adjust is None else adjust(k, edge))
         return edges
 
     def outputs(self, x: Tensor, weights: Sequence[Weights]) -> Moments:
@@ -198,6 +249,40 @@ class Network:
             for index, (layer, shape) in enumerate(zip(self.layers, self.shapes[:-1], strict=True))
         ]
         return self.pack(found)
+
+
+def load(path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Network:
+    """The network of a file that `Network.save` or `Trainer.save` wrote, on the CPU, in the dtype it had.
+
+    Args:
+        path: the file.
+        classes: layers and heads of your own that the network uses.
+    """
+    with persistence.opened(path, kinds=("model", "run")) as file:
+        return from_file(file, classes)
+
+
+def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Network:
+    """The network in an open file."""
+    found, classes = file.header["network"], list(classes)
+    network = Network(
+        [persistence.rebuild(part, LAYERS, classes) for part in found["layers"]],
+        persistence.rebuild(found["head"], HEADS, classes),
+        seed=found["seed"],
+        input_shape=found["input_shape"],
+        prior=found["prior"],
+    )
+    network.head.grid = file.tensor("head.grid").clone()
+    network.head_log_weights = network.head.prior_log_weights().float()
+    network.to(getattr(torch, found["dtype"]))
+    for name, target in network.state().items():
+        file.fill(target, name)
+    network.prior = exact = network._exact_prior
+    means, variances = network.unpack(exact.mean), network.unpack(exact.var)
+    for k, part in enumerate(found["layers"]):
+        for name in part["given_priors"]:
+            setattr(network.layers[k], f"{name}_prior", (means[k][name], variances[k][name]))
+    return network
 
 
 def _check_parts(layers: list[Layer], head: Head) -> None:

@@ -75,6 +75,18 @@ class Sites:
         self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
 
+    def state(self) -> dict[str, Tensor]:
+        """All tensors of the store, to be saved, or filled from a file."""
+        if self.device.type == "cuda":  # copies to the host may still be under way
+            torch.cuda.synchronize(self.device)
+        return {
+            "slope": self.slope,
+            "rho": self.rho,
+            "origin": self.origin,
+            "shift": self.shift,
+            "head": self.head,
+        }
+
     def __len__(self) -> int:
         return self.rho.shape[0]
 
@@ -83,8 +95,9 @@ class Sites:
         if self.plan.place == "device":
             row = index.tensor
             return self._widen(self.slope.index_select(0, row)[0]), self._widen(self.rho.index_select(0, row)[0])
-        slope, rho = self.slope[index.row], self.rho[index.row]
-        return tuple(self._widen(part.to(self.device, non_blocking=True)) for part in (slope, rho))  # type: ignore[return-value]
+        # copied even where the store is on the same device: the row may be replaced before the old site is used
+        slope, rho = (part[index.row].to(self.device, non_blocking=True, copy=True) for part in (self.slope, self.rho))
+        return self._widen(slope), self._widen(rho)
 
     def replace(self, index: SiteIndex, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""

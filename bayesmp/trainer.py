@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bayesmp import checks
+from bayesmp import checks, persistence
 from bayesmp.history import EpochTally, History
-from bayesmp.network import Network
+from bayesmp.network import Network, from_file
 from bayesmp.schedules import Batch, check_schedule, make_schedule
 from bayesmp.sites import PLACES, SiteIndex, Sites, plan_storage
 
@@ -75,7 +75,7 @@ class Trainer:
         self.sites = self._make_sites()
         self.schedule = make_schedule(self.config.schedule, network, self.sites, seed=self.config.seed)
         network.reset()
-        self.schedule.start(self.y)
+        self.schedule.start(self.y, largest_batch=len(self.members[0]))
 
     @property
     def n_epochs(self) -> int:
@@ -103,6 +103,64 @@ class Trainer:
                 metrics = self.history[-1].metrics
                 bar.set_postfix({name: f"{value:.4g}" for name, value in metrics.items()})
         return self.history
+
+    def save(self, path: persistence.PathLike) -> None:
+        """Write the run to a safetensors file: the network, all sites, the history; not the data. `Trainer.load` reads
+        it, and `bayesmp.load` its network."""
+        header = {
+            "network": self.network.description(),
+            "run": {
+                "config": asdict(self.config),
+                "history": self.history.to_rows(),
+                "counters": {name: getattr(self.schedule, name) for name in self.schedule.counters},
+                "device": self.network.device.type,
+                "data": {name: _identify(part) for name, part in (("x", self.x), ("y", self.y))},
+                "batch_sizes": [len(rows) for rows in self.members],
+            },
+        }
+        tensors = {**self.network.state(), **self._state(), "members": torch.cat(self.members)}
+        persistence.write(path, kind="run", header=header, tensors=tensors)
+
+    @classmethod
+    def load(
+        cls,
+        path: persistence.PathLike,
+        x: Any,
+        y: Any,
+        *,
+        device: str | torch.device | None = None,
+        classes: Iterable[type] = (),
+    ) -> Trainer:
+        """The run of a file that `save` wrote, ready to go on where it stopped.
+
+        On the CPU the epochs that follow are the same, bit for bit, as if the run had never stopped.
+
+        Args:
+            path: the file.
+            x, y: the data the run was started with, in the same order.
+            device: where to go on; the kind of device it was saved from if not given.
+            classes: layers and heads of your own that the network uses.
+        """
+        with persistence.opened(path, kinds=("run",)) as file:
+            run = file.header["run"]
+            network = from_file(file, classes).to(_find_device(device, run["device"], file.path))
+            marginal, head_log_weights = network.marginal, network.head_log_weights
+            trainer = cls(network, x, y, TrainConfig(**run["config"]))
+            for name, part in (("x", trainer.x), ("y", trainer.y)):
+                _check_same(name, part, run["data"][name], file.path)
+            trainer.members = list(file.tensor("members").to(network.device).split(run["batch_sizes"]))
+            for name, target in trainer._state().items():
+                file.fill(target, name)
+        for name, value in run["counters"].items():
+            setattr(trainer.schedule, name, value)
+        trainer.history = History.from_rows(run["history"])
+        network.marginal, network.head_log_weights = marginal, head_log_weights
+        return trainer
+
+    def _state(self) -> dict[str, Tensor]:
+        """The tensors of a run that a loaded one is filled with."""
+        found = {f"sites.{name}": part for name, part in self.sites.state().items()}
+        return found | {f"schedule.{name}": part for name, part in self.schedule.state().items()}
 
     def check_invariant(self) -> float:
         """Largest relative distance between the running marginal and prior x all sites; ~0 but for rounding."""
@@ -155,6 +213,33 @@ class Trainer:
             dtype=network.dtype,
             device=network.device,
         )
+
+
+def _identify(part: Tensor) -> dict[str, Any]:
+    return {"shape": list(part.shape), "fingerprint": persistence.fingerprint(part)}
+
+
+def _check_same(name: str, part: Tensor, saved: dict[str, Any], path: str) -> None:
+    """Raise unless these are the data of the saved run: a site belongs to its rows."""
+    remedy = "pass the data the run was started with, in the same order and on the same scale; for other data start a "
+    remedy += "new Trainer"
+    if list(part.shape) != saved["shape"]:
+        raise ValueError(
+            f"{name} does not belong to the run in {path!r}: expected shape {tuple(saved['shape'])}, got "
+            f"{tuple(part.shape)}; {remedy}"
+        )
+    if persistence.fingerprint(part) != saved["fingerprint"]:
+        raise ValueError(
+            f"{name} does not belong to the run in {path!r}: the shape fits, but the values differ; {remedy}"
+        )
+
+
+def _find_device(given: str | torch.device | None, saved: str, path: str) -> torch.device:
+    if given is None and saved == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"{path!r} was saved on a CUDA device, and there is none here; pass device='cpu' to go on there"
+        )
+    return torch.device(saved if given is None else given)
 
 
 @contextmanager

@@ -51,6 +51,13 @@ class Head(ABC):
         """Log-prior over the grid: flat in the logarithm of the constant."""
         return torch.zeros_like(self.grid)
 
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments that make this head again, as JSON holds them."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be saved: give it a method config() that returns the arguments of its "
+            "constructor, a dict of numbers, strings and lists"
+        )
+
     @abstractmethod
     def check_targets(self, y: Any, n_outputs: int) -> Tensor:
         """Targets as a tensor this head understands, or a ValueError."""

@@ -125,6 +125,9 @@ class Softmax(_Classifier):
     def __init__(self, *, scale: float | str | None = "learn") -> None:
         super().__init__(scale)
 
+    def config(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         return softmax_to_latent(m_out, y)
 
@@ -154,6 +157,9 @@ class Argmax(_Classifier):
         if noise <= 0 or target_var <= 0:
             raise ValueError(f"noise and target_var are variances and must be positive, got {noise} and {target_var}")
         self.noise, self.target, self.target_var = noise, target, target_var
+
+    def config(self) -> dict[str, Any]:
+        return {"noise": self.noise, "target": self.target, "target_var": self.target_var, "scale": self.scale}
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         return argmax_to_latent(m_out, y, noise=self.noise, target=self.target, target_var=self.target_var)

@@ -73,6 +73,9 @@ class Regression(Head):
             self.grid = certain_grid(float(noise_var))
         self.noise_var = noise_var
 
+    def config(self) -> dict[str, Any]:
+        return {"noise_var": self.noise_var}
+
     def check_targets(self, y: Any, n_outputs: int) -> Tensor:
         return checks.check_real_targets(y, n_outputs)
 

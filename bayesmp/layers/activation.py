@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,9 @@ class LeakyReLU(Layer):
         if not 0.0 <= leak < 1.0:
             raise ValueError(f"leak must lie in [0, 1), got {leak}")
         self.leak = float(leak)
+
+    def config(self) -> dict[str, Any]:
+        return {"leak": self.leak}
 
     def output_shape(self, shape_in: Shape) -> Shape:
         return shape_in
@@ -54,6 +59,9 @@ class ReLU(LeakyReLU):
 
     def __init__(self) -> None:
         super().__init__(0.0)
+
+    def config(self) -> dict[str, Any]:
+        return {}
 
     def __repr__(self) -> str:
         return "ReLU()"

@@ -7,6 +7,7 @@ in, so that the same layer serves marginals, cavities and proposals. Shapes belo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,13 @@ class Layer(ABC):
     ) -> dict[str, Gaussian]:
         """Prior of each weight tensor, given the shape of one input and a rule of priors.py."""
         return {}
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments that make this layer again, as JSON holds them; priors are saved apart."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be saved: give it a method config() that returns the arguments of its "
+            "constructor, a dict of numbers, strings and lists"
+        )
 
     @abstractmethod
     def output_shape(self, shape_in: Shape) -> Shape:

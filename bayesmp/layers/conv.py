@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bayesmp import priors
 from bayesmp.equations.linear_maps import ConvMap
 from bayesmp.layers.base import Message, Shape
@@ -47,6 +49,10 @@ class Conv2d(WeightLayer):
             weight_prior=weight_prior,
             bias_prior=bias_prior,
         )
+
+    def config(self) -> dict[str, Any]:
+        windows = {"kernel": self.kernel, "stride": self.stride, "padding": self.padding}
+        return {"c_in": self.c_in, "c_out": self.c_out, **windows, "bias": self.has_bias, "exact": self.exact}
 
     def weight_shapes(self) -> dict[str, Shape]:
         return {"weight": (self.c_out, self.c_in, *self.kernel)} | ({"bias": (self.c_out,)} if self.has_bias else {})

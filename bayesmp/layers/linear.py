@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,6 +129,9 @@ class Linear(WeightLayer):
             raise ValueError(f"Linear needs at least one input and one output, got n_in={n_in}, n_out={n_out}")
         super().__init__(fan_in=n_in, bias=bias, exact=exact, weight_prior=weight_prior, bias_prior=bias_prior)
         self.n_in, self.n_out = n_in, n_out
+
+    def config(self) -> dict[str, Any]:
+        return {"n_in": self.n_in, "n_out": self.n_out, "bias": self.has_bias, "exact": self.exact}
 
     def weight_shapes(self) -> dict[str, Shape]:
         return {"weight": (self.n_out, self.n_in)} | ({"bias": (self.n_out,)} if self.has_bias else {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ class Pool2d(Layer):
             raise ValueError("a global pool (kernel=None) has one window per image and takes no stride")
         self.kernel = None if kernel is None else pair(kernel, "kernel", least=1)
         self.stride = self.kernel if stride is None else pair(stride, "stride", least=1)
+
+    def config(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "stride": self.stride}
 
     @abstractmethod
     def window_weights(self, windows: Moments) -> Tensor:
@@ -110,6 +114,9 @@ class MaxPool2d(Pool2d):
         if noise < 0:
             raise ValueError(f"noise is a variance and must be >= 0, got {noise}")
         self.noise = noise
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "noise": self.noise}
 
     def window_weights(self, windows: Moments) -> Tensor:
         return largest_probabilities(windows, noise=self.noise, dim=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,9 @@ from bayesmp.layers.base import Layer, Message, Shape, Weights
 
 class Flatten(Layer):
     """(c, h, w) -> (c h w), in that order."""
+
+    def config(self) -> dict[str, Any]:
+        return {}
 
     def output_shape(self, shape_in: Shape) -> Shape:
         return (int(torch.Size(shape_in).numel()),)

@@ -35,17 +35,23 @@ class VisitInfo:
 class Schedule(ABC):
     """Visits batches of one training run; owns the network's marginal and the sites while it runs."""
 
+    counters: tuple[str, ...] = ()  # names of attributes that a saved run keeps beside the tensors of `state`
+
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
         self.network = network
         self.sites = sites
         self.seed = seed
         self._head_prior = network.head.prior_log_weights().to(network.device)
 
-    def start(self, y: Tensor) -> None:
+    def start(self, y: Tensor, *, largest_batch: int) -> None:
         """Fill the sites before the first visit."""
         nothing = torch.zeros_like(self.network.prior.rho)
         self.sites.fill(nothing, self.head_start(y), origin=nothing)
         self.refresh()
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors beside the sites that a resumed run needs; made by `start`, so that they can be filled in place."""
+        return {}
 
     def head_start(self, y: Tensor) -> Tensor:
         """Each batch's share of the head's initial message."""

@@ -30,7 +30,7 @@ from bayesmp.equations.tilted import count_rejected
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import without_own_message
 from bayesmp.layers.base import Message, Weights
-from bayesmp.layers.linear import WeightLayer
+from bayesmp.layers.linear import Linear, WeightLayer
 from bayesmp.network import Network
 from bayesmp.priors import spectral_std
 from bayesmp.schedules.base import Batch, Schedule, VisitInfo
@@ -56,9 +56,7 @@ class Sweep:
     backs: dict[int, Gaussian]  # backs[k] arrives at the output of layer k
     to_weights: Gaussian  # flat, multiplied over the batch
     curvatures: dict[int, Tensor]  # curvature that arrives at the output of each layer with weights, per entry
-    input_curvatures: dict[
-        int, Tensor
-    ]  # scalars: what uncertain inputs add to the curvature of each weight, on average
+    input_curvatures: dict[int, Tensor]  # what uncertain inputs add to the curvature of a weight, on average
     n_rejected: Tensor
 
     @property
@@ -76,6 +74,8 @@ class Sweep:
 class ParallelSchedule(Schedule):
     """State of a parallel run beside the sites: the curvature of each layer."""
 
+    counters = ("n_visits", "next_renewal")
+
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
         super().__init__(network, sites, seed=seed)
         like = network.prior.rho
@@ -87,13 +87,14 @@ class ParallelSchedule(Schedule):
         self.curvatures: dict[int, LayerCurvature] = {}
         self.share = like.new_ones(())  # weight of the newest batch in the curvature's running averages
         self.signs = like.new_zeros(0)
+        self.own_pull: Tensor | None = None  # (n, b, o): slopes each example last sent to a wide first layer's outputs
         self.records = like.is_cuda and sites.plan.place == "device"
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
 
-    def start(self, y: Tensor) -> None:
+    def start(self, y: Tensor, *, largest_batch: int) -> None:
         """Every site starts as 1/n of a pseudo-message that holds the weights near their prior means.
 
         From the broad prior the activations are mostly noise and the network collapses to a constant; the first visit
@@ -112,9 +113,20 @@ class ParallelSchedule(Schedule):
                 n_columns = tensors["weight"][0].numel() + ("bias" in tensors)
                 self.curvatures[k] = LayerCurvature(self.n_data, len(tensors["weight"]), n_columns, like=prior.rho)
         self.dear_gap = self._dear_gap()
-        bits = torch.randint(0, 2, (self.n_data, network.n_outputs), generator=self.generator(0))  # rows >= any batch
+        bits = torch.randint(0, 2, (largest_batch, network.n_outputs), generator=self.generator(0))
         self.signs = (2 * bits - 1).to(prior.rho)
+        first = self._weight_layer(network.first_weight_layer)
+        if isinstance(first, Linear) and not first.is_exact:
+            self.own_pull = prior.rho.new_zeros(len(self.sites), largest_batch, first.n_out)
         self.refresh()
+
+    def state(self) -> dict[str, Tensor]:
+        found = {"signs": self.signs}
+        if self.own_pull is not None:
+            found["own_pull"] = self.own_pull
+        for k, curvature in self.curvatures.items():
+            found |= {f"curvature.{k}.{name}": part for name, part in curvature.state().items()}
+        return found
 
     def refresh(self) -> None:
         """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
@@ -164,9 +176,7 @@ class ParallelSchedule(Schedule):
         self.share.fill_(1.0 / min(self.n_visits, self.memory))
 
     def after_visit(self) -> None:
-        """Renew the eigenvectors of H: often while everything still moves, later once per memory, less often if
-        dear.
-        """
+        """Renew the eigenvectors of H: often while everything still moves, later once per memory, rarely if dear."""
         if self.n_visits >= self.next_renewal:
             gap = min(self.memory, 1 + self.n_visits // 8)
             self.next_renewal = self.n_visits + max(gap, min(self.dear_gap, self.n_visits))
@@ -180,7 +190,9 @@ class ParallelSchedule(Schedule):
         sweep = self._sweep(batch)
         m_out = sweep.outputs
         metrics = network.head.train_metrics(m_out, batch.y, network.head_log_weights)
-        unseen = without_own_message(m_out, sweep.backs[len(network.layers) - 1])
+        unseen = m_out
+        if self.own_pull is None:
+            unseen = without_own_message(m_out, sweep.backs[len(network.layers) - 1])
         head_message = network.head.to_constant(unseen, batch.y)
 
         fresh = sweep.to_weights
@@ -215,7 +227,7 @@ class ParallelSchedule(Schedule):
         """One sweep out and one back, at the current marginals."""
         network = self.network
         weights = network.weights()
-        edges = network.sweep_out(batch.x, weights)
+        edges = network.sweep_out(batch.x, weights, lambda k, edge: self._without_own_pull(batch, k, edge))
         m_out = edges[-1]
         assert isinstance(m_out, Moments)
         m_back: Gaussian | None = network.head.to_latent(m_out, batch.y, network.head_log_weights)
@@ -229,6 +241,7 @@ class ParallelSchedule(Schedule):
             m_back, to_weights[k] = network.layers[k].messages_back(edges[k], edge, m_back, weights[k])
             if m_back is not None and not to_weights[k]:
                 n_rejected = n_rejected + count_rejected(m_back)
+        self._remember_own_pull(batch, edges, backs)
         curvatures, input_curvatures = {}, {}
         for k in self.curvatures:
             m_in, edge = edges[k], edges[k + 1]
@@ -237,6 +250,29 @@ class ParallelSchedule(Schedule):
             var_in = m_in.var.mean() if isinstance(m_in, Moments) else torch.zeros_like(self.share)
             input_curvatures[k] = var_in * curvatures[k].sum() / curvatures[k].shape[1]
         return Sweep(weights, edges, backs, network.pack(to_weights), curvatures, input_curvatures, n_rejected)
+
+    def _without_own_pull(self, batch: Batch, k: int, edge: Message) -> Message:
+        r"""What leaves a wide first layer, as its weights would have it without the example: E[z] - Var[z] g.
+
+        The layer's messages belong to cavities, and with more weights per unit than examples an example's own message
+        is a large part of what the marginals know about its z. The slope g is the one it sent at the last visit.
+        """
+        if self.own_pull is None or k != self.network.first_weight_layer:
+            return edge
+        assert isinstance(edge, Moments)
+        pull = self.own_pull.index_select(0, batch.index.tensor)[0, : len(batch.x)]
+        # Now a cavity: all of its variance is that of others, and shrinks the residual that goes back (linear.py).
+        return SumMoments(edge.mean - edge.var * pull, edge.var, edge.var)
+
+    def _remember_own_pull(self, batch: Batch, edges: list[Message], backs: dict[int, Gaussian]) -> None:
+        if self.own_pull is None:
+            return
+        k = self.network.first_weight_layer
+        edge = edges[k + 1]
+        assert isinstance(edge, SumMoments)
+        pulls = self.own_pull.index_select(0, batch.index.tensor)
+        pulls[0, : len(batch.x)] = kernels.residual(edge, backs[k]).to_weight
+        self.own_pull.index_copy_(0, batch.index.tensor, pulls)
 
     # --- direction and step ------------------------------------------------------------------------------------------
 

@@ -142,24 +142,27 @@ def test_half_the_step_arrives_at_the_same_place(monkeypatch):
 # --- no double counting ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["linear", "regression", "argmax"])
+@pytest.mark.parametrize("name", ["linear", "regression", "softmax"])
 def test_more_epochs_do_not_sharpen_a_converged_posterior(name):
+    """A hundred epochs after everything has come to rest: no precision of any weight has changed by 1 %."""
     if name == "linear":
         x, y = linear_data(40, n_in=4)
-        network = bmp.Network([bmp.Linear(4, 1)], bmp.Regression(0.09))
-        trainer = bmp.Trainer(network, x, y, batch_size=9)
+        trainer = bmp.Trainer(bmp.Network([bmp.Linear(4, 1)], bmp.Regression(0.09)), x, y, batch_size=9)
     else:
-        trainer = problem(name, n=60, batch_size=20)
-    trainer.run(200)
+        trainer = problem(name, n=60, batch_size=20, seed=1)
+    while trainer.n_epochs == 0 or trainer.history[-1].max_change > 2e-4:
+        assert trainer.n_epochs < 1500, "does not converge"
+        trainer.run(50)
     before = trainer.network.marginal.rho.clone()
+    assert (before > 1.5 * trainer.network.prior.rho).float().mean() > 0.4, "the data must have said something"
     trainer.run(100)
-    change = (trainer.network.marginal.rho / before - 1.0).abs()
-    assert change.mean() < 0.01, f"mean change {change.mean():.4f}"
-    assert abs(trainer.network.marginal.rho.sum() / before.sum() - 1.0) < 0.01
+    assert (trainer.network.marginal.rho / before - 1.0).abs().max() < 0.01
 
 
 def test_visiting_a_batch_again_replaces_its_site():
-    """Twenty visits to one batch as one site: at the fixed point nothing sharpens; as two sites, twice the precision."""
+    """Twenty visits to one batch as one site: at the fixed point nothing sharpens; as two sites, twice the
+    precision.
+    """
     x, y = linear_data(10, n_in=1)
     network = bmp.Network([bmp.Linear(1, 1, bias=False)], bmp.Regression(0.09)).to(torch.float64)
     trainer = bmp.Trainer(network, x, y, batch_size=5)

@@ -1,0 +1,194 @@
+"""The store of sites: what it gives back, what it sums to, where it lives, and what it costs."""
+
+import gc
+import math
+import os
+
+import pytest
+import torch
+
+import bayesmp as bmp
+from bayesmp import sites as module
+from bayesmp.gaussian import Gaussian
+from bayesmp.sites import Sites, format_bytes, plan_storage
+from tests.helpers import blobs, linear_data, mlp
+
+CPU = torch.device("cpu")
+
+
+def store(n=3, w=4, *, place="device", dtype=torch.float64, site_dtype=None) -> Sites:
+    plan = plan_storage(n, w, dtype=dtype, device=CPU, place=place, site_dtype=site_dtype)
+    return Sites(n, w, 2, plan=plan, dtype=dtype, device=CPU)
+
+
+def random_rows(n=3, w=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, w, generator=generator, dtype=torch.float64), torch.rand(
+        n, w, generator=generator, dtype=torch.float64
+    )
+
+
+@pytest.mark.parametrize("place", ["device", "host", "disk"])
+def test_a_replaced_site_is_given_back_and_the_others_stay(place):
+    sites, (slope, rho) = store(place=place), random_rows()
+    for row in range(3):
+        sites.replace(sites.index(row), slope[row], rho[row])
+    sites.replace(sites.index(1), 2 * slope[1], 3 * rho[1])
+    for row, (a, b) in enumerate([(1, 1), (2, 3), (1, 1)]):
+        found = sites.get(sites.index(row))
+        assert torch.equal(found[0], a * slope[row]) and torch.equal(found[1], b * rho[row])
+
+
+@pytest.mark.parametrize("place", ["device", "host", "disk"])
+def test_the_posterior_is_prior_times_all_sites_at_any_origin_and_shift(place):
+    sites, (slope, rho) = store(place=place), random_rows()
+    for row in range(3):
+        sites.replace(sites.index(row), slope[row], rho[row])
+    sites.origin.copy_(torch.tensor([1.0, -2.0, 0.5, 3.0]))
+    sites.shift.copy_(torch.tensor([0.1, 0.2, -0.3, 0.0]))
+    prior = Gaussian(torch.ones(4, dtype=torch.float64), torch.full((4,), 2.0, dtype=torch.float64))
+    by_hand = prior
+    for row in range(3):
+        by_hand = by_hand * Gaussian(slope[row] + sites.shift + rho[row] * sites.origin, rho[row])
+    product = prior
+    for row in range(3):
+        product = product * sites.site(row)
+    for found in (sites.posterior(prior), product):
+        torch.testing.assert_close(found.tau, by_hand.tau)
+        torch.testing.assert_close(found.rho, by_hand.rho)
+
+
+def test_fill_gives_every_batch_the_same_site():
+    sites = store()
+    rho, head, origin = torch.arange(4.0).double(), torch.tensor([0.5, -0.5]).double(), torch.ones(4).double()
+    sites.shift.fill_(3.0)
+    sites.fill(rho, head, origin=origin)
+    for row in range(3):
+        site = sites.site(row)
+        torch.testing.assert_close(site.tau, rho * origin)
+        torch.testing.assert_close(site.rho, rho)
+    torch.testing.assert_close(sites.head_posterior(torch.zeros(2)), torch.tensor([0.0, -3.0]).double())
+
+
+def test_the_belief_about_the_constant_is_a_sum_with_largest_entry_0():
+    sites = store()
+    sites.head.copy_(torch.tensor([[1.0, 2.0], [3.0, 1.0], [0.0, 0.5]]))
+    torch.testing.assert_close(sites.head_posterior(torch.tensor([0.0, 1.0])), torch.tensor([-0.5, 0.0]).double())
+
+
+def test_bfloat16_rounds_and_says_so():
+    """What replace returns is what the store holds, so that a running posterior stays prior x (rounded) sites."""
+    sites = store(dtype=torch.float32, site_dtype="bfloat16")
+    value = torch.tensor([1.001, 0.3333333, -7.77777, 1e-3])
+    slope, rho = sites.replace(sites.index(0), value, value.abs())
+    assert slope.dtype == torch.float32 and not torch.equal(slope, value)
+    torch.testing.assert_close(slope, value, rtol=2**-8, atol=0.0)
+    found = sites.get(sites.index(0))
+    assert torch.equal(found[0], slope) and torch.equal(found[1], rho)
+
+
+def test_a_store_on_disk_leaves_no_file_behind():
+    sites = store(place="disk")
+    name = sites._file.name
+    assert os.path.getsize(name) == sites.plan.n_bytes
+    del sites
+    gc.collect()
+    assert not os.path.exists(name)
+
+
+# --- training with each ----------------------------------------------------------------------------------------------
+
+
+def posterior(schedule="parallel", *, head="regression", epochs=5, **options):
+    if head == "regression":
+        (x, y), network = linear_data(40), mlp([3, 6, 1], bmp.Regression(0.09))
+    else:
+        (x, y), network = blobs(40), mlp([2, 6, 3], bmp.Argmax())
+    trainer = bmp.Trainer(network, x, y, batch_size=8, schedule=schedule, debug=True, **options)
+    trainer.run(epochs if schedule == "parallel" else 2)
+    return trainer, network.predict(x)
+
+
+@pytest.mark.parametrize("place", ["host", "disk", "auto"])
+@pytest.mark.parametrize("schedule", ["parallel", "sequential"])
+def test_where_sites_live_does_not_change_the_posterior(schedule, place):
+    expected, found = (posterior(schedule, site_store=where)[0] for where in ("device", place))
+    assert torch.equal(found.network.marginal.tau, expected.network.marginal.tau)
+    assert torch.equal(found.network.marginal.rho, expected.network.marginal.rho)
+
+
+@pytest.mark.parametrize("head", ["regression", "argmax"])
+def test_sites_in_bfloat16_give_nearly_the_same_predictions(head):
+    (_, exact), (trainer, rounded) = (
+        posterior(head=head, epochs=30, site_dtype=kind) for kind in ("float32", "bfloat16")
+    )
+    assert trainer.check_invariant() < 1e-3
+    assert trainer.sites.rho.dtype == torch.bfloat16
+    std = exact.epistemic_var.sqrt()
+    assert ((rounded.mean - exact.mean).abs() / std).mean() < 0.2
+    torch.testing.assert_close(rounded.epistemic_var, exact.epistemic_var, rtol=0.2, atol=1e-4)
+
+
+def test_sites_in_float64_for_a_float32_network():
+    (_, single), (trainer, double) = (posterior(site_dtype=kind) for kind in (None, "float64"))
+    assert trainer.sites.rho.dtype == torch.float64 and trainer.network.dtype == torch.float32
+    torch.testing.assert_close(double.mean, single.mean, rtol=1e-2, atol=1e-3)
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "site_dtype, dtype, size",
+    [(None, torch.float32, 4), (None, torch.float64, 8), ("bfloat16", torch.float32, 2), ("float64", torch.float32, 8)],
+)
+def test_a_plan_counts_its_bytes(site_dtype, dtype, size):
+    plan = plan_storage(10, 1000, dtype=dtype, device=CPU, site_dtype=site_dtype)
+    assert plan.n_bytes == 2 * 10 * 1000 * size and plan.dtype.itemsize == size and plan.place == "device"
+
+
+def test_auto_moves_to_disk_when_the_host_is_full(monkeypatch):
+    monkeypatch.setattr(module, "_free_host_memory", lambda: 1e5)
+    places = [plan_storage(n, 1000, dtype=torch.float32, device=CPU).place for n in (5, 20)]
+    assert places == ["device", "disk"]
+    assert plan_storage(20, 1000, dtype=torch.float32, device=CPU, place="host").place == "host", "asked for by name"
+
+
+@pytest.mark.parametrize(
+    "device_free, host_free, place", [(1e6, 1e6, "device"), (1e5, 1e6, "host"), (1e5, 1e5, "disk"), (1e6, 10, "device")]
+)
+def test_auto_on_a_gpu_takes_the_first_place_with_room(monkeypatch, device_free, host_free, place):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (device_free, 10 * device_free))
+    monkeypatch.setattr(module, "_free_host_memory", lambda: host_free)
+    assert plan_storage(20, 1000, dtype=torch.float32, device=torch.device("cuda")).place == place  # 160 kB
+
+
+def test_free_memory_is_positive_and_infinite_where_unknown(monkeypatch):
+    assert module._free_host_memory() > 0
+
+    def no_such_file(*_, **__):
+        raise OSError
+
+    monkeypatch.setattr("builtins.open", no_such_file)
+    assert module._free_host_memory() == math.inf
+
+
+def test_a_plan_tells_what_it_takes():
+    plan = plan_storage(352, 1_000_000, dtype=torch.float32, device=CPU, place="host", site_dtype="bfloat16")
+    assert str(plan) == "sites: 1.41 GB in bfloat16 on host"
+
+
+@pytest.mark.parametrize(
+    "n_bytes, text", [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.8e9, "2.8 GB"), (5e12, "5 TB"), (123456, "123 kB")]
+)
+def test_bytes_are_shown_in_a_unit_one_can_read(n_bytes, text):
+    assert format_bytes(n_bytes) == text
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [({"place": "gpu"}, "site_store must be one of.*got 'gpu'"), ({"site_dtype": "float16"}, "site_dtype.*float16")],
+)
+def test_an_unknown_place_or_precision_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        plan_storage(1, 1, dtype=torch.float32, device=CPU, **options)
