@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bayesmp import checks, persistence
+from bayesmp.arithmetic import fast_arithmetic
 from bayesmp.history import EpochTally, History
 from bayesmp.network import Network, from_file
 from bayesmp.schedules import Batch, check_schedule, make_schedule
@@ -91,8 +92,13 @@ class Trainer:
             progress: show a progress bar; None shows it in a terminal only.
         """
         epochs = checks.check_positive_int(epochs, "epochs")
-        with fast_math(self.network.device):
+        with fast_arithmetic(self.network.device, n_products=self._products_per_batch()):
             return self._run(epochs, progress)
+
+    def _products_per_batch(self) -> int:
+        network = self.network
+        per_example = sum((slot.stop - slot.start) * prod(network.shapes[slot.layer + 1][1:]) for slot in network.slots)
+        return per_example * len(self.members[0])
 
     def _run(self, epochs: int, progress: bool | None) -> History:
         hidden = not (sys.stderr.isatty() if progress is None else progress)
@@ -240,21 +246,6 @@ def _find_device(given: str | torch.device | None, saved: str, path: str) -> tor
             f"{path!r} was saved on a CUDA device, and there is none here; pass device='cpu' to go on there"
         )
     return torch.device(saved if given is None else given)
-
-
-@contextmanager
-def fast_math(device: torch.device) -> Iterator[None]:
-    """Tensor cores for float32 products on CUDA (TF32, 10 bits of mantissa), and cuDNN's fastest algorithms."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def fit(network: Network, x: Any, y: Any, *, epochs: int = 25, progress: bool | None = None, **options: Any) -> History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ torch.set_num_threads(1)
 def mlp(sizes: Sequence[int], head: Head, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> bmp.Network:
     """Linear layers of these sizes with a LeakyReLU between each two."""
     layers: list = []
-    for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for n_in, n_out in itertools.pairwise(sizes):
         layers += [bmp.Linear(n_in, n_out), bmp.LeakyReLU()]
     return bmp.Network(layers[:-1], head, seed=seed).to(dtype)
 

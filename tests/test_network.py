@@ -35,8 +35,8 @@ def test_repr_shows_shapes_and_the_number_of_weights():
     lines = text.splitlines()
     assert len(lines) == 2 + len(CNN)
     assert "1 x 28 x 28" in lines[1]
-    for line, layer, shape in zip(lines[2:], CNN, ["4 x 26 x 26", "4 x 26 x 26", "4 x 13 x 13", "676", "10"],
-    strict=True):
+    shapes = ["4 x 26 x 26", "4 x 26 x 26", "4 x 13 x 13", "676", "10"]
+    for line, layer, shape in zip(lines[2:], CNN, shapes, strict=True):
         assert repr(layer) in line and f"-> {shape}" in line
     assert "40 weights" in lines[2] and "weights" not in lines[3] and "6,770 weights" in lines[-1]
 
@@ -89,6 +89,12 @@ def test_a_given_prior_that_is_none_is_refused(prior):
         bmp.Network([bmp.Linear(3, 2, weight_prior=prior)], bmp.Regression(1.0))
 
 
+@pytest.mark.parametrize("rule", ["wide", "", None])
+def test_an_unknown_prior_rule_is_refused_with_those_there_are(rule):
+    with pytest.raises(ValueError, match=r"prior must be one of \('narrow', 'paper'\), got"):
+        bmp.Network([bmp.Linear(3, 2)], bmp.Regression(1.0), prior=rule)
+
+
 # --- dtype and device ------------------------------------------------------------------------------------------------
 
 
@@ -113,8 +119,9 @@ def test_to_keeps_what_was_learned():
     network = trained()
     before = network.marginal.map(torch.clone)
     network.to(torch.float64)
-    assert torch.equal(network.marginal.tau, before.tau.double()) and torch.equal(network.marginal.rho,
-    before.rho.double()) network.to(torch.float32)
+    assert torch.equal(network.marginal.tau, before.tau.double())
+    assert torch.equal(network.marginal.rho, before.rho.double())
+    network.to(torch.float32)
     assert torch.equal(network.marginal.tau, before.tau)
 
 

@@ -32,7 +32,14 @@ def test_the_spectral_scale_gives_a_matrix_of_norm_of_order_one():
 
 @pytest.mark.parametrize("fan_in", [1, 10, 784])
 def test_first_layer_adds_the_stated_variance_to_a_unit_input(fan_in):
-    assert fan_in * priors.weight_variance(fan_in, 100, is_first=True) == pytest.approx(1.5)
+    assert fan_in * priors.weight_variance(fan_in, 100, is_first=True, rule="paper") == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_narrow_rule_is_the_papers_up_to_16_inputs_and_narrower_beyond(is_first):
+    for fan_in, ratio in ((1, 1.0), (16, 1.0), (256, 16**-0.75), (16 * 10_000, 1e-3)):
+        narrow, paper = (priors.weight_variance(fan_in, 50, is_first=is_first, rule=rule) for rule in priors.RULES)
+        assert narrow / paper == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("width", [8, 64, 512])

@@ -171,8 +171,10 @@ def test_a_new_trainer_starts_from_the_prior():
 @pytest.mark.parametrize("schedule", ["parallel", "sequential"])
 @pytest.mark.parametrize("kind, metrics", [("regression", {"rmse", "nll"}), ("softmax", {"accuracy", "nll"})])
 def test_history_has_a_row_per_epoch(kind, metrics, schedule):
-    x, y, network = (X, Y, mlp([3, 4, 1], bmp.Regression(0.09))) if kind == "regression" else (
-        X_CLASSES, LABELS, mlp([2, 4, 3], bmp.Softmax())
+    x, y, network = (
+        (X, Y, mlp([3, 4, 1], bmp.Regression(0.09)))
+        if kind == "regression"
+        else (X_CLASSES, LABELS, mlp([2, 4, 3], bmp.Softmax()))
     )
     history = bmp.fit(network, x, y, epochs=3, batch_size=8, schedule=schedule)
     assert len(history) == 3 and [record.epoch for record in history] == [1, 2, 3]

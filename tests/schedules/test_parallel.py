@@ -7,6 +7,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.data import sine
+from bayesmp.equations.linear import EXACT_FAN_IN
 from bayesmp.gaussian import Gaussian
 from bayesmp.schedules import Batch, parallel
 from bayesmp.sites import SiteIndex
@@ -21,11 +22,11 @@ HEADS = {
 ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-4}
 
 
-def problem(name="regression", *, dtype=torch.float32, n=37, batch_size=8, seed=0, **options):
+def problem(name="regression", *, dtype=torch.float32, n=37, n_in=3, batch_size=8, seed=0, **options):
     """A Trainer of a small nonlinear network, 37 examples in batches of 8: the last one has 5."""
     is_regression = name in ("regression", "learned noise")
-    x, y = linear_data(n, n_in=3) if is_regression else blobs(n, n_in=3)
-    network = mlp([3, 6, 6, 1 if is_regression else 3], HEADS[name](), seed=seed, dtype=dtype)
+    x, y = linear_data(n, n_in=n_in) if is_regression else blobs(n, n_in=n_in)
+    network = mlp([n_in, 6, 6, 1 if is_regression else 3], HEADS[name](), seed=seed, dtype=dtype)
     return bmp.Trainer(network, x, y, batch_size=batch_size, **options)
 
 
@@ -56,9 +57,10 @@ def assert_same_posterior(found: Gaussian, truth: Gaussian, tolerance: float):
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("n_in", [3, EXACT_FAN_IN + 4])  # exact form, and matrix form from cavities
 @pytest.mark.parametrize("name", HEADS)
-def test_posterior_is_prior_times_all_sites_after_every_epoch(name, dtype):
-    trainer = problem(name, dtype=dtype, debug=True)
+def test_posterior_is_prior_times_all_sites_after_every_epoch(name, n_in, dtype):
+    trainer = problem(name, n_in=n_in, dtype=dtype, debug=True)
     assert_same_posterior(trainer.network.marginal, product_by_hand(trainer), ROUNDING[dtype])
     for _ in range(4):
         trainer.run(1)
@@ -142,12 +144,13 @@ def test_half_the_step_arrives_at_the_same_place(monkeypatch):
 # --- no double counting ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["linear", "regression", "softmax"])
+@pytest.mark.parametrize("name", ["linear", "wide linear", "regression", "softmax"])
 def test_more_epochs_do_not_sharpen_a_converged_posterior(name):
     """A hundred epochs after everything has come to rest: no precision of any weight has changed by 1 %."""
-    if name == "linear":
-        x, y = linear_data(40, n_in=4)
-        trainer = bmp.Trainer(bmp.Network([bmp.Linear(4, 1)], bmp.Regression(0.09)), x, y, batch_size=9)
+    if name.endswith("linear"):
+        n_in = 4 if name == "linear" else 2 * EXACT_FAN_IN
+        x, y = linear_data(40, n_in=n_in)
+        trainer = bmp.Trainer(bmp.Network([bmp.Linear(n_in, 1)], bmp.Regression(0.09)), x, y, batch_size=9)
     else:
         trainer = problem(name, n=60, batch_size=20, seed=1)
     while trainer.n_epochs == 0 or trainer.history[-1].max_change > 2e-4:
@@ -185,10 +188,11 @@ def test_visiting_a_batch_again_replaces_its_site():
     "n, batch_size, sizes",
     [(37, 8, [8, 8, 8, 8, 5]), (37, 37, [37]), (37, 1000, [37]), (16, 8, [8, 8]), (9, 8, [8, 1]), (1, 4, [1])],
 )
+@pytest.mark.parametrize("n_in", [3, EXACT_FAN_IN + 4])
 @pytest.mark.parametrize("name", ["regression", "argmax"])
-def test_any_batch_size_trains(name, n, batch_size, sizes):
+def test_any_batch_size_trains(name, n_in, n, batch_size, sizes):
     """A last batch of a single example and a single output once gave a variance of one number, that is NaN."""
-    trainer = problem(name, n=n, batch_size=batch_size, debug=True)
+    trainer = problem(name, n=n, n_in=n_in, batch_size=batch_size, debug=True)
     assert [len(rows) for rows in trainer.members] == sizes
     assert sorted(torch.cat(trainer.members).tolist()) == list(range(n))
     trainer.run(5)
@@ -200,11 +204,11 @@ def test_any_batch_size_trains(name, n, batch_size, sizes):
 # --- determinism -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["regression", "softmax"])
-def test_the_same_seeds_give_the_same_bits(name):
+@pytest.mark.parametrize("name, n_in", [("regression", 3), ("softmax", 3), ("argmax", EXACT_FAN_IN + 4)])
+def test_the_same_seeds_give_the_same_bits(name, n_in):
     posteriors = []
     for _ in range(2):
-        trainer = problem(name)
+        trainer = problem(name, n_in=n_in)
         trainer.run(3)
         posteriors.append(trainer.network.marginal)
     assert torch.equal(posteriors[0].tau, posteriors[1].tau) and torch.equal(posteriors[0].rho, posteriors[1].rho)

@@ -1,0 +1,36 @@
+"""How a training run uses the machine: threads on the CPU, tensor cores on CUDA. Settings are put back afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+SMALL_BATCH = 10_000_000  # weights x examples of a batch below which a second thread costs more than it brings
+
+
+@contextmanager
+def fast_arithmetic(device: torch.device, *, n_products: int) -> Iterator[None]:
+    """The settings for a run whose batches need about n_products multiplications per product of matrices.
+
+    CUDA: float32 products on tensor cores (TF32, 10 bits of mantissa), and cuDNN's fastest algorithms. CPU: one
+    thread for small networks, whose matrices are too small to share; two threads were ten times slower there on a
+    busy machine.
+    """
+    if device.type == "cuda":
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+                yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+        return
+    n_threads = torch.get_num_threads()
+    if n_products < SMALL_BATCH:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

@@ -1,0 +1,24 @@
+"""Settings of a run are put back when it ends."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bayesmp.arithmetic import SMALL_BATCH, fast_arithmetic
+
+
+@pytest.mark.parametrize("n_products, is_small", [(SMALL_BATCH - 1, True), (SMALL_BATCH, False)])
+def test_small_networks_use_one_thread_and_give_the_others_back(n_products, is_small):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with (
+            pytest.raises(KeyError),
+            fast_arithmetic(torch.device("cpu"), n_products=n_products),
+        ):
+            assert torch.get_num_threads() == (1 if is_small else 2)
+            raise KeyError("a run that fails")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
