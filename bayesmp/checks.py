@@ -24,8 +24,8 @@ def as_tensor(value: Any, name: str) -> Tensor:
         ) from error
 
 
-def check_inputs(x: Any, input_shape: tuple[int, ...]) -> Tensor:
-    """x as a finite floating-point (b, *input_shape) tensor with b >= 1, or a ValueError."""
+def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """x as a floating-point (b, *input_shape) tensor with b >= 1 that is finite in this dtype, or a ValueError."""
     x = as_tensor(x, "x")
     expected = f"(n, {', '.join(map(str, input_shape))})"
     if not x.is_floating_point():
@@ -38,10 +38,11 @@ def check_inputs(x: Any, input_shape: tuple[int, ...]) -> Tensor:
         raise ValueError(f"x must have shape {expected} to fit the first layer, got {tuple(x.shape)}{hint}")
     if x.shape[0] == 0:
         raise ValueError(f"x must hold at least one example, got an empty tensor of shape {tuple(x.shape)}")
-    finite = x.isfinite().flatten(1).all(dim=1)
+    finite = x.to(dtype).isfinite().flatten(1).all(dim=1)
     if not finite.all():
         row = int((~finite).nonzero()[0])
-        raise ValueError(f"x has NaN or infinite values, first in row {row}; impute or drop such rows")
+        remedy = "impute or drop such rows" if not x[row].isfinite().all() else f"too large for {dtype}: standardise x"
+        raise ValueError(f"x has NaN or infinite values, first in row {row}; {remedy}")
     return x
 
 

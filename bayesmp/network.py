@@ -216,7 +216,7 @@ class Network:
             RegressionPrediction (.mean .epistemic_var .noise_var .var .std .interval) or ClassPrediction (.probs
             .entropy .label), on the network's device.
         """
-        x = checks.check_inputs(x, self.input_shape)
+        x = checks.check_inputs(x, self.input_shape, self.dtype)
         if batch_size is None:
             widest = max(int(torch.Size(shape).numel()) for shape in self.shapes)
             budget = PREDICT_BUDGET.get(self.device.type, PREDICT_BUDGET["cpu"])

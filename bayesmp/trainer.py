@@ -64,7 +64,7 @@ class Trainer:
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
         self.config = TrainConfig(**options) if config is None else config
-        x = checks.check_inputs(x, network.input_shape)
+        x = checks.check_inputs(x, network.input_shape, network.dtype)
         y = network.head.check_targets(y, network.n_outputs)
         checks.check_lengths(x, y)
 

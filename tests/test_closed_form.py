@@ -100,14 +100,18 @@ def test_several_weights_have_the_exact_means(schedule, dtype, tolerance, batch_
     assert np.abs(np.log(std / true_std)).max() < 0.2, "not exact, but these inputs are nearly uncorrelated"
 
 
+@pytest.mark.parametrize("n, n_in, epochs", [(60, 20, 150), (15, 40, 500)])
 @pytest.mark.parametrize("exact", [True, False])
-def test_the_matrix_form_has_the_exact_means_too(exact):
-    """Means only: at the fixed point the slopes are exact in both forms, the precisions are not."""
-    x, y = linear_data(60, n_in=20)
-    prior = given_prior(20, 1)
+def test_the_matrix_form_has_the_exact_means_too(exact, n, n_in, epochs):
+    """Means only: at the fixed point the slopes are exact in both forms, the precisions are not.
+
+    Also with more weights than examples, where an example's own message is a large part of what is known about it.
+    """
+    x, y = linear_data(n, n_in=n_in)
+    prior = given_prior(n_in, 1)
     layer = linear_layer(prior, exact=exact)
     true_mean, true_std = truth(x, y, layer, prior)
-    _, mean, _ = trained(layer, x, y, "parallel", epochs=200)
+    _, mean, _ = trained(layer, x, y, "parallel", batch_size=8, epochs=epochs)
     assert np.abs((mean - true_mean) / true_std).max() < 1e-6
 
 

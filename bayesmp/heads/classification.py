@@ -68,7 +68,7 @@ class _Classifier(Head):
             self.grid = log_grid(*SCALE_GRID)
         elif scale is None:
             self.grid = certain_grid(1.0)
-        elif isinstance(scale, str) or not (scale > 0 and math.isfinite(scale)):
+        elif not isinstance(scale, (int, float)) or not (scale > 0 and math.isfinite(scale)):
             raise ValueError(f"scale must be a positive number, 'learn' or None, got {scale!r}")
         else:
             self.grid = certain_grid(float(scale))
@@ -154,8 +154,10 @@ class Argmax(_Classifier):
         scale: float | str | None = "learn",
     ) -> None:
         super().__init__(scale)
-        if noise <= 0 or target_var <= 0:
-            raise ValueError(f"noise and target_var are variances and must be positive, got {noise} and {target_var}")
+        if not (0 < noise < math.inf and 0 < target_var < math.inf):
+            raise ValueError(f"noise and target_var must be positive, finite variances, got {noise} and {target_var}")
+        if not math.isfinite(target):
+            raise ValueError(f"target must be a finite number, got {target}")
         self.noise, self.target, self.target_var = noise, target, target_var
 
     def config(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Regression(Head):
         super().__init__()
         if noise_var == "learn":
             self.grid = log_grid(*NOISE_GRID)
-        elif isinstance(noise_var, str) or not (noise_var > 0 and math.isfinite(noise_var)):
+        elif not isinstance(noise_var, (int, float)) or not (noise_var > 0 and math.isfinite(noise_var)):
             raise ValueError(f"noise_var must be a positive number or 'learn', got {noise_var!r}")
         else:
             self.grid = certain_grid(float(noise_var))
@@ -77,7 +77,15 @@ class Regression(Head):
         return {"noise_var": self.noise_var}
 
     def check_targets(self, y: Any, n_outputs: int) -> Tensor:
-        return checks.check_real_targets(y, n_outputs)
+        y = checks.check_real_targets(y, n_outputs)
+        size = float(y.double().square().mean())
+        low, high, _ = NOISE_GRID
+        if self.is_learned and len(y) > 0 and not 100 * low < size < 0.1 * high:
+            raise ValueError(
+                f"to learn the noise, targets must be of order one, got a mean square of {size:.3g}; "
+                "standardise y (subtract its mean, divide by its standard deviation)"
+            )
+        return y
 
     def initial_message(self, y: Tensor) -> Tensor:
         """As if the network predicted zero for everything: all of y is noise until the first visits say otherwise."""

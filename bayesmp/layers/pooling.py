@@ -111,8 +111,8 @@ class MaxPool2d(Pool2d):
         self, kernel: int | Pair | None = None, *, stride: int | Pair | None = None, noise: float = 0.3
     ) -> None:
         super().__init__(kernel, stride=stride)
-        if noise < 0:
-            raise ValueError(f"noise is a variance and must be >= 0, got {noise}")
+        if not 0 <= noise < float("inf"):
+            raise ValueError(f"noise is a variance and must be finite and >= 0, got {noise}")
         self.noise = noise
 
     def config(self) -> dict[str, Any]:

@@ -97,8 +97,8 @@ class ParallelSchedule(Schedule):
     def start(self, y: Tensor, *, largest_batch: int) -> None:
         """Every site starts as 1/n of a pseudo-message that holds the weights near their prior means.
 
-        From the broad prior the activations are mostly noise and the network collapses to a constant; the first visit
-        to each batch replaces its share, so nothing of this is left after one epoch.
+        From the broad prior the activations are mostly noise and the network collapses to a constant. Visits replace
+        the batches' shares, each precision at most by a factor of 2 at a time, so the hold is gone after some epochs.
         """
         network, prior = self.network, self.network.prior
         self.n_data = len(y)
