@@ -13,12 +13,16 @@ def test_small_networks_use_one_thread_and_give_the_others_back(n_products, is_s
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with (
-            pytest.raises(KeyError),
-            fast_arithmetic(torch.device("cpu"), n_products=n_products),
-        ):
+        with fast_arithmetic(torch.device("cpu"), n_products=n_products):
             assert torch.get_num_threads() == (1 if is_small else 2)
-            raise KeyError("a run that fails")
+        assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError):
+            run_that_fails(n_products)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def run_that_fails(n_products: int) -> None:
+    with fast_arithmetic(torch.device("cpu"), n_products=n_products):
+        raise KeyError("in the middle of a run")

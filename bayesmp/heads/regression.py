@@ -80,7 +80,7 @@ class Regression(Head):
         y = checks.check_real_targets(y, n_outputs)
         size = float(y.double().square().mean())
         low, high, _ = NOISE_GRID
-        if self.is_learned and len(y) > 0 and not 100 * low < size < 0.1 * high:
+        if self.is_learned and len(y) > 0 and not 100 * low < size < high:
             raise ValueError(
                 f"to learn the noise, targets must be of order one, got a mean square of {size:.3g}; "
                 "standardise y (subtract its mean, divide by its standard deviation)"

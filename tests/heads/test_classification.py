@@ -79,9 +79,9 @@ def test_a_scale_that_is_none_is_refused(kind, scale):
         kind(scale=scale)
 
 
-@pytest.mark.parametrize("options", [{"noise": 0.0}, {"noise": -0.1}, {"target_var": 0.0}])
+@pytest.mark.parametrize("options", [{"noise": 0.0}, {"noise": -0.1}, {"noise": float("nan")}, {"target_var": 0.0}])
 def test_argmax_variances_must_be_positive(options):
-    with pytest.raises(ValueError, match="variances and must be positive"):
+    with pytest.raises(ValueError, match="positive, finite variances"):
         Argmax(**options)
 
 

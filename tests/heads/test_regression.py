@@ -123,3 +123,12 @@ def test_learned_noise_is_not_counted_twice():
     before = network.head_log_weights.clone()
     trainer.run(60)
     torch.testing.assert_close(network.head_log_weights, before, rtol=1e-2, atol=1e-2)
+
+
+def test_targets_out_of_the_reach_of_the_noise_grid_are_refused():
+    """Once, y of size 1000 gave a learned noise of exactly the grid's end, and nobody was told."""
+    x, y, _ = teacher(100, 0.3, 0)
+    network = bmp.Network([bmp.Linear(3, 1)], Regression("learn"))
+    with pytest.raises(ValueError, match="standardise y"):
+        bmp.Trainer(network, x, 1000.0 * y)
+    bmp.Trainer(bmp.Network([bmp.Linear(3, 1)], Regression(1e5)), x, 1000.0 * y)  # a given noise is the user's business
