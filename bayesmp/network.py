@@ -14,6 +14,7 @@ from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Head, Regression, RegressionPrediction, Softmax
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Layer, Message, Shape, Weights
+from bayesmp.layers.pooling import Pool2d
 from bayesmp.priors import RULES
 
 Prediction = RegressionPrediction | ClassPrediction
@@ -204,7 +205,7 @@ class Network:
 
     # --- prediction --------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def predict(self, x: Any, *, batch_size: int | None = None) -> Any:
         """Predictions for new inputs: one forward sweep with the marginals, no sampling.
 
@@ -321,7 +322,7 @@ def _find_input_shape(layers: list[Layer], given: Sequence[int] | None) -> Shape
         return tuple(checks.check_positive_int(size, "each entry of input_shape") for size in given)
     first = next(layer for layer in layers if layer.weight_shapes())
     before = layers[: layers.index(first)]
-    if isinstance(first, Linear) and all(layer.output_shape((first.n_in,)) == (first.n_in,) for layer in before):
+    if isinstance(first, Linear) and not any(isinstance(layer, Pool2d) for layer in before):
         return (first.n_in,)
     if isinstance(first, Conv2d) and any(isinstance(layer, Linear) for layer in layers):
         until = next(index for index, layer in enumerate(layers) if isinstance(layer, Linear))

@@ -11,6 +11,7 @@ touching them (parallel.py). At origin = shift = 0 the stored slopes are the nat
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 from dataclasses import dataclass
 
@@ -153,6 +154,12 @@ class Sites:
             return torch.zeros(shape, dtype=self.plan.dtype, device=self.device)
         if self.plan.place == "host":
             return torch.zeros(shape, dtype=self.plan.dtype, pin_memory=self.device.type == "cuda")
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if self.plan.n_bytes > free:
+            raise ValueError(
+                f"{self.plan} do not fit: {format_bytes(free)} are free in {tempfile.gettempdir()}; "
+                "set TMPDIR to a larger disk, use site_dtype='bfloat16', or larger batches"
+            )
         self._file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # noqa: SIM115 - lives as long as the store
         size = math.prod(shape)
         return torch.from_file(self._file.name, shared=True, size=size, dtype=self.plan.dtype).view(shape).zero_()

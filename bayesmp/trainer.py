@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -83,7 +83,6 @@ class Trainer:
         """Epochs run so far."""
         return len(self.history)
 
-    @torch.inference_mode()
     def run(self, epochs: int, *, progress: bool | None = None) -> History:
         """Train for this many more epochs; each visits every batch once, in a new random order.
 
@@ -92,15 +91,31 @@ class Trainer:
             progress: show a progress bar; None shows it in a terminal only.
         """
         epochs = checks.check_positive_int(epochs, "epochs")
+        self._check_network()
         with fast_arithmetic(self.network.device, n_products=self._products_per_batch()):
-            return self._run(epochs, progress)
+            self._run(epochs, progress)
+        if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
+            self.network.marginal = self.network.marginal.map(torch.clone)
+        return self.history
+
+    def _check_network(self) -> None:
+        """Make sure that the network is still in the state this run left it in."""
+        network, sites = self.network, self.sites
+        if (network.dtype, network.device) != (sites.dtype, sites.device):
+            raise ValueError(
+                f"this run is in {sites.dtype} on {sites.device}, its network now in {network.dtype} on "
+                f"{network.device}; move the network back, or start a new Trainer"
+            )
+        if not self.check_invariant() < INVARIANT_TOLERANCE:  # reset, trained by another run, or a visit interrupted
+            self.schedule.refresh()
 
     def _products_per_batch(self) -> int:
         network = self.network
         per_example = sum((slot.stop - slot.start) * prod(network.shapes[slot.layer + 1][1:]) for slot in network.slots)
         return per_example * len(self.members[0])
 
-    def _run(self, epochs: int, progress: bool | None) -> History:
+    @torch.inference_mode()
+    def _run(self, epochs: int, progress: bool | None) -> None:
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         with tqdm(total=epochs * len(self.members), disable=hidden, unit="batch", mininterval=0.5) as bar:
             for epoch in range(self.n_epochs + 1, self.n_epochs + epochs + 1):
@@ -108,7 +123,6 @@ class Trainer:
                 self._run_epoch(epoch, bar)
                 metrics = self.history[-1].metrics
                 bar.set_postfix({name: f"{value:.4g}" for name, value in metrics.items()})
-        return self.history
 
     def save(self, path: persistence.PathLike) -> None:
         """Write the run to a safetensors file: the network, all sites, the history; not the data. `Trainer.load` reads
@@ -191,7 +205,7 @@ class Trainer:
         self.schedule.refresh()
         record = tally.record(epoch, len(self.x), 0.0)  # reads the device, so the clock below has waited for it
         seconds = time.perf_counter() - started
-        self.history.records.append(type(record)(**{**vars(record), "seconds": seconds}))
+        self.history.records.append(replace(record, seconds=seconds))
 
     def _assign_batches(self, n: int) -> list[Tensor]:
         """Rows of each batch: a random partition that never changes, because a site belongs to its rows."""

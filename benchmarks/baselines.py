@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from bayesmp.arithmetic import fast_arithmetic
 from bayesmp.layers.base import Layer
 from benchmarks.networks import as_torch
 from benchmarks.runs import Run
@@ -157,7 +158,8 @@ def _train(
     generator = torch.Generator(x.device).manual_seed(seed)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
     history = []
-    with measured(x.device) as cost:
+    n_weights = sum(group.numel() for part in optimizer.param_groups for group in part["params"])
+    with fast_arithmetic(x.device, n_products=n_weights * batch_size), measured(x.device) as cost:
         for epoch in range(1, epochs + 1):
             started = time.perf_counter()
             total = torch.zeros((), device=x.device)

@@ -7,6 +7,7 @@ better than a constant prediction.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,16 +56,18 @@ def load_task(name: str, source: Source, device: torch.device) -> Task:
 
 def train_task(task: Task, *, seed: int, batch_size: int, epochs: int, device: torch.device) -> dict[str, Any]:
     network = bmp.Network(task.layers(), task.head(), seed=seed, input_shape=task.x.shape[1:]).to(device)
-    with measured(device) as cost:
-        history = bmp.fit(network, task.x, task.y, epochs=epochs, batch_size=batch_size, seed=seed, progress=False)
-    values = history.column(task.metric)
+    trainer = bmp.Trainer(network, task.x, task.y, batch_size=batch_size, seed=seed)
+    with measured(device) as cost, contextlib.suppress(RuntimeError):  # a run that breaks off counts as diverged
+        trainer.run(epochs, progress=False)
+    history = trainer.history
+    values = history.column(task.metric) + [math.nan] * (epochs - trainer.n_epochs)
     finite = all_finite([network.marginal.tau, network.marginal.rho]) and all(map(math.isfinite, values))
     rejected = history.column("rejected_share")
     return {
         "seed": seed,
         "final": values[-1],
         "worst": max(values[len(values) // 4 :]),
-        "rejected": sum(rejected) / len(rejected),
+        "rejected": sum(rejected) / max(1, len(rejected)),
         "finite": finite,
         "diverged": not (finite and values[-1] < task.constant),
         "seconds": cost.seconds,

@@ -171,6 +171,13 @@ class Argmax(_Classifier):
             return argmax_predictive(m_out, noise=self.noise)
         return super().probabilities(m_out, log_weights)
 
+    def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
+        metrics = super().train_metrics(m_out, y, log_weights)
+        if self.scale is None:
+            probs = self.probabilities(m_out, log_weights).gather(1, y[:, None])
+            metrics["nll"] = -torch.log(probs.clamp_min(torch.finfo(probs.dtype).tiny)).sum()
+        return metrics
+
     def __repr__(self) -> str:
         given = {"noise": (self.noise, 0.3), "target": (self.target, 1.0), "target_var": (self.target_var, 0.1)}
         options = [f"{name}={value!r}" for name, (value, default) in given.items() if value != default]

@@ -84,6 +84,8 @@ def _run(function: Function, tensors: tuple[Tensor, ...], *options: float) -> tu
         if function not in _compiled:
             _compiled[function] = torch.compile(function, dynamic=True)
         answers = _compiled[function](*(part.reshape(-1) for part in tensors), *options)
+    except torch.cuda.OutOfMemoryError:
+        raise
     except Exception as error:  # compilers fail in many ways; the equation itself is always there
         if _choice == "compiled":
             raise

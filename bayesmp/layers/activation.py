@@ -16,6 +16,8 @@ from bayesmp.layers.base import Layer, Message, Shape, Weights
 class LeakyReLU(Layer):
     """y = max(x, leak x), element by element; 0 <= leak < 1."""
 
+    may_reject = True
+
     def __init__(self, leak: float = 0.1) -> None:
         if not 0.0 <= leak < 1.0:
             raise ValueError(f"leak must lie in [0, 1), got {leak}")

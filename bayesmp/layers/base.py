@@ -22,6 +22,7 @@ Message = Moments | Tensor  # a forward message, or a known value
 class Layer(ABC):
     """One factor of the network between an input and an output edge."""
 
+    may_reject = False  # whether its message to the input may lack precision, and is counted then (tilted.py)
     takes_marginal = False  # whether forward sweeps feed it the input's marginal (product factors) or its message
 
     def weight_shapes(self) -> dict[str, Shape]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayesmp import priors
+from bayesmp import checks, priors
 from bayesmp.equations.linear_maps import ConvMap
 from bayesmp.layers.base import Message, Shape
 from bayesmp.layers.linear import WeightLayer
-from bayesmp.layers.windows import Pair, pair, window_count
+from bayesmp.layers.windows import Pair, pair, short, window_count
 
 
 class Conv2d(WeightLayer):
@@ -36,9 +36,8 @@ class Conv2d(WeightLayer):
         weight_prior: priors.PriorLike | None = None,
         bias_prior: priors.PriorLike | None = None,
     ) -> None:
-        if c_in < 1 or c_out < 1:
-            raise ValueError(f"Conv2d needs at least one channel in and out, got c_in={c_in}, c_out={c_out}")
-        self.c_in, self.c_out = c_in, c_out
+        self.c_in = checks.check_positive_int(c_in, "c_in of Conv2d")
+        self.c_out = checks.check_positive_int(c_out, "c_out of Conv2d")
         self.kernel = pair(kernel, "kernel", least=1)
         self.stride = pair(stride, "stride", least=1)
         self.padding = pair(padding, "padding", least=0)
@@ -68,7 +67,7 @@ class Conv2d(WeightLayer):
         return ConvMap((height, width), out, self.kernel, self.stride, self.padding)
 
     def __repr__(self) -> str:
-        options = f", stride={self.stride[0]}" if self.stride != (1, 1) else ""
-        options += f", padding={self.padding[0]}" if self.padding != (0, 0) else ""
+        options = f", stride={short(self.stride)}" if self.stride != (1, 1) else ""
+        options += f", padding={short(self.padding)}" if self.padding != (0, 0) else ""
         options += "" if self.has_bias else ", bias=False"
-        return f"Conv2d({self.c_in}, {self.c_out}, {self.kernel[0]}{options})"
+        return f"Conv2d({self.c_in}, {self.c_out}, {short(self.kernel)}{options})"

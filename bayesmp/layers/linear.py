@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp import kernels, priors
+from bayesmp import checks, kernels, priors
 from bayesmp.equations import linear as equations
 from bayesmp.equations.linear_maps import DenseMap, LinearMap
 from bayesmp.gaussian import Gaussian, Moments
@@ -125,10 +125,9 @@ class Linear(WeightLayer):
         weight_prior: priors.PriorLike | None = None,
         bias_prior: priors.PriorLike | None = None,
     ) -> None:
-        if n_in < 1 or n_out < 1:
-            raise ValueError(f"Linear needs at least one input and one output, got n_in={n_in}, n_out={n_out}")
+        self.n_in = checks.check_positive_int(n_in, "n_in of Linear")
+        self.n_out = checks.check_positive_int(n_out, "n_out of Linear")
         super().__init__(fan_in=n_in, bias=bias, exact=exact, weight_prior=weight_prior, bias_prior=bias_prior)
-        self.n_in, self.n_out = n_in, n_out
 
     def config(self) -> dict[str, Any]:
         return {"n_in": self.n_in, "n_out": self.n_out, "bias": self.has_bias, "exact": self.exact}

@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesmp.equations.weighted_sum import largest_probabilities, weighted_sum_to_input, weighted_sum_to_output
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Layer, Message, Shape, Weights
-from bayesmp.layers.windows import Pair, gather_windows, pair, scatter_windows, window_count
+from bayesmp.layers.windows import Pair, gather_windows, pair, scatter_windows, short, window_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Pool2d(Layer):
         return (whole, whole) if self.kernel is None or self.stride is None else (self.kernel, self.stride)
 
     def __repr__(self) -> str:
-        size = "" if self.kernel is None else f"{self.kernel[0]}"
-        options = f", stride={self.stride[0]}" if self.stride is not None and self.stride != self.kernel else ""
+        size = "" if self.kernel is None else short(self.kernel)
+        options = f", stride={short(self.stride)}" if self.stride is not None and self.stride != self.kernel else ""
         return f"{type(self).__name__}({size}{options})"
 
 

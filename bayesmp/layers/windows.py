@@ -16,6 +16,11 @@ def pair(value: int | Pair, name: str, *, least: int) -> Pair:
     return (both[0], both[1])
 
 
+def short(value: Pair) -> str:
+    """A pair as a user would write it: one number if both are equal."""
+    return f"{value[0]}" if value[0] == value[1] else f"{value}"
+
+
 def window_count(size: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, who: str) -> Pair:
     """How many windows fit in each direction, or a ValueError if none does."""
     counts = tuple((s + 2 * p - k) // d + 1 for s, k, d, p in zip(size, kernel, stride, padding, strict=True))

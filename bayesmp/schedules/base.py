@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -61,6 +62,12 @@ class Schedule(ABC):
         """Recompute the posterior from the prior and the sites: what rounding has added since is dropped."""
         self.network.marginal = self.sites.posterior(self.network.prior)
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
+
+    def messages_per_example(self) -> int:
+        """How many messages of one example pass through factors that may reject one."""
+        network = self.network
+        inputs = zip(network.layers, network.shapes[:-1], strict=True)
+        return sum(math.prod(shape) for layer, shape in inputs if layer.may_reject)
 
     @abstractmethod
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:

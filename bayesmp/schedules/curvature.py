@@ -45,9 +45,14 @@ class LayerCurvature:
         self.rest.lerp_(rest, share)
 
     def renew(self) -> None:
-        """Eigenvectors and eigenvalues of the current averages."""
-        input_values, input_vectors = torch.linalg.eigh(self.inputs)
-        slope_values, slope_vectors = torch.linalg.eigh(self.slopes)
+        """Eigenvectors and eigenvalues of the current averages; the last ones stay if LAPACK does not converge."""
+        try:
+            input_values, input_vectors = torch.linalg.eigh(self.inputs)
+            slope_values, slope_vectors = torch.linalg.eigh(self.slopes)
+        except RuntimeError as error:
+            if self.inputs.isfinite().all() and self.slopes.isfinite().all():
+                return
+            raise RuntimeError("the beliefs are no longer finite; standardise x and y to order one") from error
         values = slope_values.clamp_min(0.0)[:, None] * input_values.clamp_min(0.0)
         self.input_vectors.copy_(input_vectors)
         self.slope_vectors.copy_(slope_vectors)

@@ -18,7 +18,8 @@ class RecordedVisit:
     def __init__(self, visit: Callable[[Batch], VisitInfo], batch: Batch) -> None:
         self.batch = Batch(SiteIndex(-1, batch.index.tensor.clone()), batch.x.clone(), batch.y.clone())
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        stream = torch.cuda.Stream(batch.x.device)
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
             self.info: VisitInfo = visit(self.batch)
 
     def __call__(self, batch: Batch) -> VisitInfo:

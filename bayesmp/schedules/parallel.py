@@ -72,7 +72,8 @@ class Sweep:
 
 
 class ParallelSchedule(Schedule):
-    """State of a parallel run beside the sites: the curvature of each layer."""
+    """State of a parallel run beside the sites: the curvature of each layer, and what each example last sent to a wide
+    first layer."""
 
     counters = ("n_visits", "next_renewal")
 
@@ -91,6 +92,7 @@ class ParallelSchedule(Schedule):
         self.records = like.is_cuda and sites.plan.place == "device"
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
+        self._held: tuple[object, ...] = ()
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
 
@@ -161,6 +163,11 @@ class ParallelSchedule(Schedule):
 
     def _recorded(self, batch: Batch) -> VisitInfo:
         """The visit as a CUDA graph of its batch's shape, recorded once enough plain visits of that shape have run."""
+        network = self.network
+        held = (network.marginal, network.prior, network.head_log_weights)
+        if any(now is not then for now, then in zip(held, self._held, strict=False)) or not self._held:
+            self._graphs.clear()  # recorded with tensors that the network no longer uses
+            self._held = held
         key = tuple(batch.x.shape)
         if key in self._graphs:
             return self._graphs[key](batch)
@@ -214,11 +221,10 @@ class ParallelSchedule(Schedule):
         marginal.rho.add_(new_rho - old_rho)
         marginal.tau.copy_(marginal.rho * origin)
         self.replace_head_site(batch.index, head_message)
-        units = sum(math.prod(shape) for shape in network.shapes[network.first_weight_layer + 1 :])
         return VisitInfo(
             step=step.expand(len(self.curvatures)),
             n_rejected=sweep.n_rejected,
-            n_messages=units * len(batch.x),
+            n_messages=self.messages_per_example() * len(batch.x),
             max_change=(change.abs() * marginal.rho.sqrt()).max(),
             metrics=metrics,
         )
@@ -239,7 +245,7 @@ class ParallelSchedule(Schedule):
             assert m_back is not None and isinstance(edge, Moments)
             backs[k] = m_back
             m_back, to_weights[k] = network.layers[k].messages_back(edges[k], edge, m_back, weights[k])
-            if m_back is not None and not to_weights[k]:
+            if m_back is not None and network.layers[k].may_reject:
                 n_rejected = n_rejected + count_rejected(m_back)
         self._remember_own_pull(batch, edges, backs)
         curvatures, input_curvatures = {}, {}

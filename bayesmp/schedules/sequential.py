@@ -91,7 +91,7 @@ class SequentialVisit:
             edge = state.forward[k + 1]
             assert isinstance(edge, Moments)
             m_back, to_weights[k] = network.layers[k].messages_back(inputs[k], edge, m_back, weights[k], at_cavity=True)
-            if m_back is not None:
+            if m_back is not None and network.layers[k].may_reject:
                 self.n_rejected += count_rejected(m_back)
         return network.pack(to_weights)
 
@@ -130,11 +130,10 @@ class SequentialSchedule(Schedule):
             unseen = without_own_message(after, network.head.to_latent(after, batch.y, network.head_log_weights))
             self.replace_head_site(batch.index, network.head.to_constant(unseen, batch.y))
         n_layers = len({slot.layer for slot in network.slots})
-        units = sum(math.prod(shape) for shape in network.shapes[network.first_weight_layer + 1 :])
         return VisitInfo(
             step=torch.full((n_layers,), share, dtype=network.dtype, device=network.device),
             n_rejected=visit.n_rejected,
-            n_messages=units * len(batch.x) * iterations_per_visit(epoch),
+            n_messages=self.messages_per_example() * len(batch.x) * iterations_per_visit(epoch),
             max_change=((network.marginal.mean - before.mean).abs() * network.marginal.rho.sqrt()).max(),
             metrics=metrics,
         )

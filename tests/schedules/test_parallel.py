@@ -90,11 +90,35 @@ def test_the_slopes_of_all_sites_balance_the_prior():
 def test_debug_mode_notices_a_broken_posterior(monkeypatch):
     trainer = problem(debug=True)
     trainer.run(1)
-    trainer.sites.rho[0] += 10.0 * trainer.network.marginal.rho  # a site that nobody accounted for
-    monkeypatch.setattr(trainer.schedule, "visit", lambda batch, epoch: pytest.fail("visited"))
-    assert trainer.check_invariant() > 0.5
-    monkeypatch.undo()
+    visit = trainer.schedule.visit
+
+    def visit_and_spoil(batch, epoch):
+        info = visit(batch, epoch)
+        trainer.sites.rho[0] += 10.0 * trainer.network.marginal.rho  # a site that nobody accounted for
+        return info
+
+    monkeypatch.setattr(trainer.schedule, "visit", visit_and_spoil)
     with pytest.raises(RuntimeError, match="posterior differs from prior x sites"):
+        trainer.run(1)
+
+
+def test_a_run_goes_on_from_its_own_posterior_after_the_network_was_reset():
+    """Once, another trainer on the same network, or a reset, silently changed what the next epoch started from."""
+    trainer, undisturbed = problem(dtype=torch.float64), problem(dtype=torch.float64)
+    for run in (trainer, undisturbed):
+        run.run(3)
+    trainer.network.reset()
+    for run in (trainer, undisturbed):
+        run.run(2)
+    torch.testing.assert_close(trainer.network.marginal.rho, undisturbed.network.marginal.rho)
+    torch.testing.assert_close(trainer.network.marginal.mean, undisturbed.network.marginal.mean)
+
+
+def test_a_network_moved_to_another_precision_is_refused():
+    trainer = problem(dtype=torch.float64)
+    trainer.run(1)
+    trainer.network.to(torch.float32)
+    with pytest.raises(ValueError, match="move the network back"):
         trainer.run(1)
 
 
