@@ -1,5 +1,6 @@
 """bayesmp: Bayesian neural networks trained by message passing."""
 
+from bayesmp import data, metrics
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
 from bayesmp.history import EpochRecord, History
@@ -28,6 +29,8 @@ __all__ = [
     "Softmax",
     "TrainConfig",
     "Trainer",
+    "data",
     "fit",
     "load",
+    "metrics",
 ]

@@ -30,8 +30,8 @@ def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Te
     expected = f"(n, {', '.join(map(str, input_shape))})"
     if not x.is_floating_point():
         raise ValueError(
-            f"x must hold floating-point numbers, got {x.dtype}; convert with x.float() and standardise it first "
-            "(the prior expects inputs of order one)"
+            f"x must hold floating-point numbers, got {x.dtype}; convert with x.float() or x.astype('float32') and "
+            "standardise it (the prior expects inputs of order one)"
         )
     if x.ndim != 1 + len(input_shape) or tuple(x.shape[1:]) != input_shape:
         hint = "; for a single example pass x[None]" if tuple(x.shape) == input_shape else ""
@@ -79,7 +79,9 @@ def check_labels(y: Any, n_classes: int) -> Tensor:
     if y.ndim != 1:
         raise ValueError(f"class labels must have shape (n,), got {tuple(y.shape)}; for one-hot rows pass y.argmax(1)")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise ValueError(f"class labels must be integers 0 .. {n_classes - 1}, got {y.dtype}; convert with y.long()")
+        raise ValueError(
+            f"class labels must be integers 0 .. {n_classes - 1}, got {y.dtype}; convert with y.long() or y.astype(int)"
+        )
     y = y.long()
     if len(y) > 0 and (int(y.min()) < 0 or int(y.max()) >= n_classes):
         bad = int(((y < 0) | (y >= n_classes)).nonzero()[0])

@@ -26,11 +26,17 @@ class EpochRecord:
     seconds: float
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """All epochs of a run; iterates over its records, and `column(name)` gives one quantity over the epochs."""
 
     records: list[EpochRecord] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        if not self.records:
+            return "History(no epochs yet)"
+        last = ", ".join(f"{name} {value:.4g}" for name, value in self.records[-1].metrics.items())
+        return f"History({len(self)} epochs, {sum(self.column('seconds')):.1f} s; last: {last})"
 
     def __len__(self) -> int:
         return len(self.records)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import Any
 
@@ -63,6 +63,10 @@ class Trainer:
     def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig | None = None, **options: Any) -> None:
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
+        known = [entry.name for entry in fields(TrainConfig)]
+        if unknown := sorted(set(options) - set(known)):
+            hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
+            raise TypeError(f"unknown options {unknown}; available: {known}{hint}")
         self.config = TrainConfig(**options) if config is None else config
         x = checks.check_inputs(x, network.input_shape, network.dtype)
         y = network.head.check_targets(y, network.n_outputs)

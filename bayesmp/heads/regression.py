@@ -113,4 +113,5 @@ class Regression(Head):
         }
 
     def __repr__(self) -> str:
-        return f"Regression(noise_var={self.noise_var!r})"
+        noise = repr(self.noise_var) if isinstance(self.noise_var, str) else f"{self.noise_var:.6g}"
+        return f"Regression(noise_var={noise})"
