@@ -93,6 +93,7 @@ class ParallelSchedule(Schedule):
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
         self._held: tuple[object, ...] = ()
+        self._prior_rest: dict[int, float] = {}  # mean prior precision of each layer's weights
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
 
@@ -114,6 +115,7 @@ class ParallelSchedule(Schedule):
             if tensors:
                 n_columns = tensors["weight"][0].numel() + ("bias" in tensors)
                 self.curvatures[k] = LayerCurvature(self.n_data, len(tensors["weight"]), n_columns, like=prior.rho)
+                self._prior_rest[k] = float(tensors["weight"].mean())
         self.dear_gap = self._dear_gap()
         bits = torch.randint(0, 2, (largest_batch, network.n_outputs), generator=self.generator(0))
         self.signs = (2 * bits - 1).to(prior.rho)
@@ -197,10 +199,8 @@ class ParallelSchedule(Schedule):
         sweep = self._sweep(batch)
         m_out = sweep.outputs
         metrics = network.head.train_metrics(m_out, batch.y, network.head_log_weights)
-        unseen = m_out
-        if self.own_pull is None:
-            unseen = without_own_message(m_out, sweep.backs[len(network.layers) - 1])
-        head_message = network.head.to_constant(unseen, batch.y)
+        if network.head.is_learned:
+            self.replace_head_site(batch.index, network.head.to_constant(self._unseen(sweep), batch.y))
 
         fresh = sweep.to_weights
         old_slope, old_rho = sites.get(batch.index)
@@ -220,7 +220,6 @@ class ParallelSchedule(Schedule):
         sites.shift.sub_((innovation - network.prior.rho * change).double() / n)
         marginal.rho.add_(new_rho - old_rho)
         marginal.tau.copy_(marginal.rho * origin)
-        self.replace_head_site(batch.index, head_message)
         return VisitInfo(
             step=step.expand(len(self.curvatures)),
             n_rejected=sweep.n_rejected,
@@ -228,6 +227,12 @@ class ParallelSchedule(Schedule):
             max_change=(change.abs() * marginal.rho.sqrt()).max(),
             metrics=metrics,
         )
+
+    def _unseen(self, sweep: Sweep) -> Moments:
+        """Outputs as they would be had each example not been seen: cavities are so already, marginals are put right."""
+        if self.own_pull is not None:
+            return sweep.outputs
+        return without_own_message(sweep.outputs, sweep.backs[len(self.network.layers) - 1])
 
     def _sweep(self, batch: Batch) -> Sweep:
         """One sweep out and one back, at the current marginals."""
@@ -287,7 +292,6 @@ class ParallelSchedule(Schedule):
         network = self.network
         top = len(network.layers) - 1
         n_batch = len(sweep.outputs.mean)
-        priors = network.unpack(network.prior.rho)
         slope = self.signs[:n_batch] * _output_curvature(sweep).sqrt()
         for k in range(top, network.first_weight_layer - 1, -1):
             layer, m_in = network.layers[k], sweep.edges[k]
@@ -299,7 +303,7 @@ class ParallelSchedule(Schedule):
                 if layer.has_bias:
                     rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
                 slopes = linear_map.rows(slope).flatten(0, 1)  # (b p, o)
-                rest = priors[k]["weight"].mean() + self.n_data * sweep.input_curvatures[k] / n_batch
+                rest = self._prior_rest[k] + self.n_data * sweep.input_curvatures[k] / n_batch
                 own = torch.diag(linear_map.channel_sum(sweep.curvatures[k]))  # (o, o)
                 self.curvatures[k].update(
                     rows.t() @ rows / len(rows), (slopes.t() @ slopes + own) / n_batch, rest, self.share
