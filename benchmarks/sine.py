@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10, help="how many")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=50)
-    parser.add_argument("--epochs", type=int, default=800, help="of the runs in batches")
+    parser.add_argument("--epochs", type=int, default=700, help="of the runs in batches")
     parser.add_argument("--whole-epochs", type=int, default=600, help="of the runs with all points in one batch")
     parser.add_argument("--sequential-epochs", type=int, default=19, help="19 are 100 iterations; 0 leaves it out")
     parser.add_argument("--compare-seeds", type=int, default=1, help="seeds of the comparison with sequential")
