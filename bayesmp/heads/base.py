@@ -100,9 +100,9 @@ def without_own_message(m_out: Moments, m_back: Gaussian) -> Moments:
     about the weights contain that pull already, so it is taken back.
 
     Note:
-        First order in the example's share of the posterior, and var is that of factorised weights. Measured on MNIST
-        with 640 images, where the training labels are fitted perfectly: the link scale it picks costs .001 to .003 nats
-        against the best one for the test set, the scale picked at the outputs themselves .04.
+        First order in the example's share of the posterior, and var is that of factorised weights. Measured when it
+        was chosen, on MNIST with 640 images, where the training labels are fitted perfectly: the link scale it picks
+        costs .001 to .003 nats against the best one for the test set, the scale picked at the outputs themselves .04.
     """
     pull = (m_back.tau - m_back.rho * m_out.mean) / (1.0 + m_back.rho * m_out.var)
     return Moments(m_out.mean - m_out.var * pull, m_out.var)
