@@ -15,7 +15,7 @@ from bayesmp.heads import Argmax, ClassPrediction, Head, Regression, RegressionP
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Layer, Message, Shape, Weights
 from bayesmp.layers.pooling import Pool2d
-from bayesmp.priors import RULES
+from bayesmp.priors import RULES, WeightPrior
 
 Prediction = RegressionPrediction | ClassPrediction
 
@@ -41,12 +41,15 @@ class Network:
     """A Bayesian network: layers, a head, and a Gaussian belief about each weight.
 
     All weights of all layers live in one flat vector; `prior` and `marginal` are Gaussians of that shape, and the
-    layers see views of it.
+    layers see views of it. `start` holds the means at which training starts (float64, on the CPU), `joint_share` one
+    number per layer: how much of the variance of its sums is left when the correlations between its weights are
+    counted (curvature.py); 1 where they are not. `is_linearised` says that sweeps take activations as linear around
+    their inputs' means. Both belong to what was learned: a training run sets them, `reset` takes them back.
 
     Args:
         layers: in order, e.g. [Linear(1, 16), LeakyReLU(), Linear(16, 1)].
         head: Regression(noise_var), Softmax() or Argmax().
-        seed: draws the prior means, which break the symmetry between units.
+        seed: draws the means at which training starts, which break the symmetry between units.
         input_shape: shape of one example. Needed only for networks that start with images and whose size cannot be
             found from a Linear layer behind a Flatten.
         prior: rule for the prior variances of layers that are given none, "narrow" or "paper" (priors.py).
@@ -74,8 +77,11 @@ class Network:
         self.slots = _slots(self.layers)
         self.first_weight_layer = self.slots[0].layer
         drawn = self._draw_prior()
-        self.marginal = drawn.map(lambda part: part.float())
-        self.prior = drawn
+        self.marginal = drawn.belief.map(lambda part: part.float())
+        self.prior = drawn.belief
+        self.start = drawn.start
+        self.joint_share = torch.ones(len(self.layers))
+        self.is_linearised = False
         self.head_log_weights = head.prior_log_weights().float()
 
     # --- state -------------------------------------------------------------------------------------------------------
@@ -86,6 +92,7 @@ class Network:
 
         A prior that is assigned is kept in float64, too, so that a later change of dtype starts from the full
         precision and a saved network has the same prior in any dtype. Assign it; changes in place would be lost.
+        Training then starts at its means; assign `start` for other ones.
         """
         return self._prior
 
@@ -93,6 +100,7 @@ class Network:
     def prior(self, belief: Gaussian) -> None:
         self._exact_prior = belief.map(lambda part: part.to(device="cpu", dtype=torch.float64, copy=True))
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
+        self.start = self._exact_prior.mean
 
     @property
     def device(self) -> torch.device:
@@ -116,16 +124,19 @@ class Network:
         dtype = dtype or self.dtype
         device = self.device if device is None else torch.device(device)
         self.marginal = self.marginal.map(lambda part: part.to(device=device, dtype=dtype, copy=True))
-        self.prior = self._exact_prior  # so that a float64 network does not carry float32 rounding
+        self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
         if was_prior:
             self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
+        self.joint_share = self.joint_share.to(device=device, dtype=dtype)
         return self
 
     def reset(self) -> None:
         """Forget all data: the marginal becomes the prior again."""
         self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head.prior_log_weights().to(self.head_log_weights)
+        self.joint_share = torch.ones_like(self.joint_share)
+        self.is_linearised = False
 
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""
@@ -142,11 +153,16 @@ class Network:
         )
 
     def weights(self, belief: Gaussian | None = None) -> list[Weights]:
-        """Moments of all weights per layer, from a flat belief (the marginal if not given)."""
+        """Moments of all weights per layer, from a flat belief (the marginal if not given): variances as sums of
+        these weights have them, with the layer's joint share.
+        """
         belief = self.marginal if belief is None else belief
         var = 1.0 / belief.rho
         means, variances = self.unpack(belief.tau * var), self.unpack(var)
-        return [{name: Moments(m[name], v[name]) for name in m} for m, v in zip(means, variances, strict=True)]
+        return [
+            {name: Moments(mean[name], share * variance[name]) for name in mean}
+            for mean, variance, share in zip(means, variances, self.joint_share, strict=True)
+        ]
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
@@ -166,16 +182,21 @@ class Network:
             "seed": self.seed,
             "input_shape": self.input_shape,
             "prior": self.prior_rule,
+            "is_linearised": self.is_linearised,
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors to save: the prior in full precision, the beliefs, the values the head's constant may have."""
+        """The tensors to save: the prior in full precision and where training starts, the beliefs, the values the
+        head's constant may have.
+        """
         return {
             "prior.tau": self._exact_prior.tau,
             "prior.rho": self._exact_prior.rho,
             "marginal.tau": self.marginal.tau,
             "marginal.rho": self.marginal.rho,
+            "start": self.start,
+            "joint_share": self.joint_share,
             "head.log_weights": self.head_log_weights,
             "head.grid": self.head.grid,
         }
@@ -191,7 +212,7 @@ class Network:
         """Forward messages on every edge: [x, after layer 0, after layer 1, ...]; adjust(k, edge) may replace each."""
         edges: list[Message] = [x]
         for k, (layer, own) in enumerate(zip(self.layers, weights, strict=True)):
-            edge = layer.to_output(edges[-1], own)
+            edge = self._forward(layer, edges[-1], own)
             edges.append(edge if adjust is None else adjust(k, edge))
         return edges
 
@@ -199,9 +220,12 @@ class Network:
         """Forward message at the head; unlike `sweep_out` it keeps no intermediate messages alive."""
         edge: Message = x
         for layer, own in zip(self.layers, weights, strict=True):
-            edge = layer.to_output(edge, own)
+            edge = self._forward(layer, edge, own)
         assert isinstance(edge, Moments)
         return edge
+
+    def _forward(self, layer: Layer, edge: Message, weights: Weights) -> Message:
+        return layer.linearised(edge, weights) if self.is_linearised else layer.to_output(edge, weights)
 
     # --- prediction --------------------------------------------------------------------------------------------------
 
@@ -240,8 +264,8 @@ class Network:
             lines.append(f"  {layer!r:<34} -> {shape:<16}" + (f"{n_own:>12,} weights" if n_own else ""))
         return "\n".join(line.rstrip() for line in lines)
 
-    def _draw_prior(self) -> Gaussian:
-        """The prior of all weights, in float64 on the CPU."""
+    def _draw_prior(self) -> WeightPrior:
+        """The prior of all weights and where training starts, in float64 on the CPU."""
         generator = torch.Generator().manual_seed(self.seed)
         found = [
             layer.weight_priors(
@@ -249,7 +273,9 @@ class Network:
             )
             for index, (layer, shape) in enumerate(zip(self.layers, self.shapes[:-1], strict=True))
         ]
-        return self.pack(found)
+        beliefs = [{name: prior.belief for name, prior in layer.items()} for layer in found]
+        start = torch.cat([found[slot.layer][slot.name].start.reshape(-1) for slot in self.slots])
+        return WeightPrior(self.pack(beliefs), start)
 
 
 def load(path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Network:
@@ -273,12 +299,14 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
         input_shape=found["input_shape"],
         prior=found["prior"],
     )
+    network.is_linearised = found["is_linearised"]
     network.head.grid = file.tensor("head.grid").clone()
     network.head_log_weights = network.head.prior_log_weights().float()
     network.to(getattr(torch, found["dtype"]))
     for name, target in network.state().items():
         file.fill(target, name)
-    network.prior = exact = network._exact_prior
+    exact, start = network._exact_prior, network.start
+    network.prior, network.start = exact, start
     means, variances = network.unpack(exact.mean), network.unpack(exact.var)
     for k, part in enumerate(found["layers"]):
         for name in part["given_priors"]:

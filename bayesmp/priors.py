@@ -1,22 +1,27 @@
-"""Weight priors, as Gaussians of a layer's shape.
+"""Weight priors, as Gaussians of a layer's shape, and the means at which training starts.
 
-Means are drawn once, N(0, l^2) with the spectral scale l = min(1, sqrt(d_out / d_in)) / sqrt(d_in): symmetric units
-must differ before data can tell them apart. For the variances there are two rules:
+Starting means are drawn once, N(0, l^2) with the spectral scale l = min(1, sqrt(d_out / d_in)) / sqrt(d_in): symmetric
+units must differ before data can tell them apart. Two rules make priors of them:
 
-"paper"   1.5 / d_in in the first layer, (1.5 - 0.8041 min(1, d_out / d_in)) / (0.8041 + 0.4496 d_in) later;
-"narrow"  the same times min(1, 16 / d_in)^(3/4), the default.
+"paper"   means as drawn; variances 1.5 / d_in in the first layer, (1.5 - 0.8041 min(1, d_out / d_in)) / (0.8041 +
+          0.4496 d_in) later;
+"narrow"  means as drawn times min(1, 16 / d_in)^(1/2), the paper's variances times min(1, 16 / d_in)^(3/5); the
+          default.
 
-A wide layer changes its output by moving all its weights a little, in concert: a change of order 1 needs 1 / d_in per
-weight where independent weights of the paper's prior vary by 1 / sqrt(d_in). The wider the layer, the more of the
-paper's prior is noise in the activations and room to overfit. On CIFAR-10 (45,000 images, 5,000 held out, 14 epochs)
-the paper's rule gives NLL 1.01 and rising, the narrow one .76 and falling; with 640 MNIST images the paper's is
-better (docs/lab-notes.md).
+Why nearer to zero: a prior around random features holds the network to them. With as wide a prior it fits the
+training data by small moves of all weights, whatever their features; around zero a weight that is not needed fades.
+Not zero itself, so that the sequential schedule, which knows no starting means, still finds different units. Why
+narrower: a wide layer changes its output by moving all its weights a little, in concert; a change of order 1 needs
+1 / d_in per weight where independent weights of the paper's prior vary by 1 / sqrt(d_in). On CIFAR-10 (45,000 images,
+5,000 held out, 12 epochs) the paper's rule gives NLL .97 and rising; its variances around zero .85; the narrow
+variances around the drawn means .78; both together .71 and falling (docs/lab-notes.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,23 +31,37 @@ from bayesmp.gaussian import Gaussian
 BIAS_VAR = 0.5
 NARROW_FAN_IN = 16  # layers up to this fan-in have the paper's prior under both rules
 RULES = ("narrow", "paper")
+NARROW_MEANS, NARROW_VARS = 0.5, 0.6  # powers of min(1, 16 / fan-in) in the narrow rule
 FIRST_LAYER_GAIN = 1.5  # variance the first layer adds to a unit input, per fan-in
 _MEAN_SHARE, _VAR_SHARE = 0.4496, 0.8041  # E[y]^2-like and Var[y]-like parts of a LeakyReLU of a standard normal
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPrior:
+    """The prior of a weight tensor, and the means at which training starts."""
+
+    belief: Gaussian
+    start: Tensor
+
 
 PriorLike = tuple[float | Tensor, float | Tensor]  # (mean, var), each broadcastable to the weights
 
 
 def spectral_std(fan_in: int, n_out: int) -> float:
-    """Standard deviation of the prior means; n_out counts all outputs of the layer (positions too)."""
+    """Standard deviation of the starting means; n_out counts all outputs of the layer (positions too)."""
     return min(1.0, math.sqrt(n_out / fan_in)) / math.sqrt(fan_in)
 
 
 def weight_variance(fan_in: int, n_out: int, *, is_first: bool, rule: str = "narrow") -> float:
     """Prior variance of one weight under a rule of the module's docstring."""
-    narrowing = min(1.0, NARROW_FAN_IN / fan_in) ** 0.75 if rule == "narrow" else 1.0
+    narrowing = _narrowing(fan_in, rule) ** NARROW_VARS
     if is_first:
         return narrowing * FIRST_LAYER_GAIN / fan_in
     return narrowing * (1.5 - _VAR_SHARE * min(1.0, n_out / fan_in)) / (_VAR_SHARE + _MEAN_SHARE * fan_in)
+
+
+def _narrowing(fan_in: int, rule: str) -> float:
+    return min(1.0, NARROW_FAN_IN / fan_in) if rule == "narrow" else 1.0
 
 
 def default_weight_prior(
@@ -53,20 +72,23 @@ def default_weight_prior(
     is_first: bool,
     generator: torch.Generator,
     rule: str = "narrow",
-) -> Gaussian:
-    """The prior of a weight tensor: drawn means, constant variance; in float64 on the CPU."""
-    means = spectral_std(fan_in, n_out) * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+) -> WeightPrior:
+    """The prior of a weight tensor by a rule: drawn starting means, constant variance; in float64 on the CPU."""
+    start = spectral_std(fan_in, n_out) * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
     var = weight_variance(fan_in, n_out, is_first=is_first, rule=rule)
-    return Gaussian.from_moments(means, torch.full_like(means, var))
+    means = _narrowing(fan_in, rule) ** NARROW_MEANS * start
+    return WeightPrior(Gaussian.from_moments(means, torch.full_like(start, var)), start)
 
 
-def default_bias_prior(shape: Sequence[int]) -> Gaussian:
+def default_bias_prior(shape: Sequence[int]) -> WeightPrior:
     zeros = torch.zeros(tuple(shape), dtype=torch.float64)
-    return Gaussian.from_moments(zeros, torch.full_like(zeros, BIAS_VAR))
+    return WeightPrior(Gaussian.from_moments(zeros, torch.full_like(zeros, BIAS_VAR)), zeros)
 
 
-def given_prior(prior: PriorLike, shape: Sequence[int], name: str) -> Gaussian:
-    """A user's (mean, var) broadcast to the weights, or a ValueError that says what is wrong with it."""
+def given_prior(prior: PriorLike, shape: Sequence[int], name: str) -> WeightPrior:
+    """A user's (mean, var) broadcast to the weights, or a ValueError that says what is wrong with it; training starts
+    at the mean.
+    """
     try:
         mean, var = (torch.as_tensor(part, dtype=torch.float64).cpu() for part in prior)
         mean, var = mean.expand(tuple(shape)).clone(), var.expand(tuple(shape)).clone()
@@ -77,4 +99,4 @@ def given_prior(prior: PriorLike, shape: Sequence[int], name: str) -> Gaussian:
         ) from error
     if not (mean.isfinite().all() and var.isfinite().all() and (var > 0).all()):
         raise ValueError(f"{name} must have finite means and positive, finite variances; check the values passed")
-    return Gaussian.from_moments(mean, var)
+    return WeightPrior(Gaussian.from_moments(mean, var), mean)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from math import prod
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from bayesmp.arithmetic import fast_arithmetic
 from bayesmp.history import EpochTally, History
 from bayesmp.network import Network, from_file
 from bayesmp.schedules import Batch, check_schedule, make_schedule
-from bayesmp.sites import PLACES, SiteIndex, Sites, plan_storage
+from bayesmp.sites import PLACES, SiteIndex, Sites, format_bytes, plan_storage
 
-LARGE_STORE = 500_000_000  # bytes of sites from which the user is told before training starts
+LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
 INVARIANT_TOLERANCE = 1e-3  # relative; float32 sums over some hundred sites stay well inside it
 
 
@@ -29,9 +29,12 @@ class TrainConfig:
     """Settings of a run; a misspelt name fails at once.
 
     Attributes:
-        batch_size: examples that share a site; also the size of one parallel step.
+        batch_size: examples that share a site, at most (batches are made equally large); the size of a parallel step.
         schedule: "parallel" (whole batch as matrix products) or "sequential" (the paper's, one example at a time).
         seed: decides which examples share a batch and the order of visits.
+        joint: whether the parallel schedule counts correlations between weights in the variance of their sums; None:
+            in networks of dense layers only (schedules/curvature.py). False gives the sequential schedule's model of
+            independent weights: larger errors, wider bands away from the data.
         site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
         site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
         debug: check after each epoch that the posterior equals prior x sites.
@@ -40,6 +43,7 @@ class TrainConfig:
     batch_size: int = 128
     schedule: str = "parallel"
     seed: int = 0
+    joint: bool | None = None
     site_store: str = "auto"
     site_dtype: str | None = None
     debug: bool = False
@@ -78,9 +82,12 @@ class Trainer:
         self.y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
         self.members = self._assign_batches(len(x))
         self.sites = self._make_sites()
-        self.schedule = make_schedule(self.config.schedule, network, self.sites, seed=self.config.seed)
+        self.schedule = make_schedule(
+            self.config.schedule, network, self.sites, seed=self.config.seed, joint=self.config.joint
+        )
         network.reset()
         self.schedule.start(self.y, largest_batch=len(self.members[0]))
+        self._tell_memory()
 
     @property
     def n_epochs(self) -> int:
@@ -115,7 +122,8 @@ class Trainer:
 
     def _products_per_batch(self) -> int:
         network = self.network
-        per_example = sum((slot.stop - slot.start) * prod(network.shapes[slot.layer + 1][1:]) for slot in network.slots)
+        positions = {slot.layer: math.prod(network.shapes[slot.layer + 1][1:]) for slot in network.slots}
+        per_example = sum((slot.stop - slot.start) * positions[slot.layer] for slot in network.slots)
         return per_example * len(self.members[0])
 
     @torch.inference_mode()
@@ -168,7 +176,7 @@ class Trainer:
         with persistence.opened(path, kinds=("run",)) as file:
             run = file.header["run"]
             network = from_file(file, classes).to(_find_device(device, run["device"], file.path))
-            marginal, head_log_weights = network.marginal, network.head_log_weights
+            reached = network.marginal, network.head_log_weights, network.joint_share
             trainer = cls(network, x, y, TrainConfig(**run["config"]))
             for name, part in (("x", trainer.x), ("y", trainer.y)):
                 _check_same(name, part, run["data"][name], file.path)
@@ -178,7 +186,7 @@ class Trainer:
         for name, value in run["counters"].items():
             setattr(trainer.schedule, name, value)
         trainer.history = History.from_rows(run["history"])
-        network.marginal, network.head_log_weights = marginal, head_log_weights
+        network.marginal, network.head_log_weights, network.joint_share = reached
         return trainer
 
     def _state(self) -> dict[str, Tensor]:
@@ -212,9 +220,19 @@ class Trainer:
         self.history.records.append(replace(record, seconds=seconds))
 
     def _assign_batches(self, n: int) -> list[Tensor]:
-        """Rows of each batch: a random partition that never changes, because a site belongs to its rows."""
+        """Rows of each batch: a random partition that never changes, because a site belongs to its rows.
+
+        Sizes differ by one at most: a rest of a few rows would say as much about the curvature as all others.
+        """
         order = torch.randperm(n, generator=torch.Generator().manual_seed(self.config.seed))
-        return list(order.to(self.network.device).split(self.config.batch_size))
+        return list(order.to(self.network.device).tensor_split(math.ceil(n / self.config.batch_size)))
+
+    def _tell_memory(self) -> None:
+        """Say what a large run keeps, before it starts: sites, and the schedule's state beside them."""
+        beside = sum(part.nbytes for part in self.schedule.state().values())
+        if self.sites.plan.n_bytes + beside > LARGE_STORE:
+            size = f"{len(self.members)} batches x {self.network.n_weights:,} weights"
+            print(f"bayesmp: {self.sites.plan} ({size}), {format_bytes(beside)} beside them", file=sys.stderr)
 
     def _make_sites(self) -> Sites:
         network, config = self.network, self.config
@@ -226,8 +244,6 @@ class Trainer:
             place=config.site_store,
             site_dtype=config.site_dtype,
         )
-        if plan.n_bytes > LARGE_STORE:
-            print(f"bayesmp: {plan} ({len(self.members)} batches x {network.n_weights:,} weights)", file=sys.stderr)
         self._rows = torch.arange(len(self.members), device=network.device)
         return Sites(
             len(self.members),

@@ -47,9 +47,9 @@ def linear_posterior(x: np.ndarray, y: np.ndarray, mean: np.ndarray, var: np.nda
 
 
 def snapshot(network: bmp.Network) -> list[torch.Tensor]:
-    """Everything a network believes, copied."""
-    parts = (network.prior.tau, network.prior.rho, network.marginal.tau, network.marginal.rho, network.head_log_weights)
-    return [part.clone() for part in parts]
+    """Everything a network believes, and where training starts, copied."""
+    beliefs = (network.prior.tau, network.prior.rho, network.marginal.tau, network.marginal.rho)
+    return [part.clone() for part in (*beliefs, network.start, network.joint_share, network.head_log_weights)]
 
 
 def assert_unchanged(network: bmp.Network, before: list[torch.Tensor]) -> None:

@@ -65,6 +65,27 @@ def test_the_seed_decides_the_prior_means_and_nothing_else():
     assert torch.equal(one.prior.rho, other.prior.rho)
 
 
+@pytest.mark.parametrize("rule, power", [("narrow", 0.5), ("paper", 0.0)])
+def test_prior_means_are_the_starting_means_drawn_in_for_wide_layers(rule, power):
+    layers = [bmp.Linear(40, 100), bmp.LeakyReLU(), bmp.Linear(100, 16), bmp.LeakyReLU(), bmp.Linear(16, 2)]
+    network = bmp.Network(layers, bmp.Softmax(), prior=rule).to(torch.float64)
+    starts, means = network.unpack(network.start), network.unpack(network.prior.mean)
+    for k, ratio in ((0, 16 / 40), (2, 16 / 100), (4, 1.0)):
+        assert starts[k]["weight"].abs().min() > 0
+        torch.testing.assert_close(means[k]["weight"], ratio**power * starts[k]["weight"])
+        assert (means[k]["bias"] == 0).all() and (starts[k]["bias"] == 0).all()
+
+
+def test_training_starts_at_given_and_at_assigned_prior_means():
+    given = torch.linspace(-1.0, 1.0, 40, dtype=torch.float64)
+    layers = [bmp.Linear(40, 2, weight_prior=(given, 0.1)), bmp.LeakyReLU(), bmp.Linear(2, 1)]
+    network = bmp.Network(layers, bmp.Regression(1.0))
+    assert torch.equal(network.unpack(network.start)[0]["weight"], given.expand(2, 40))
+    assert (network.unpack(network.start)[2]["weight"] != 0).all()
+    network.prior = Gaussian(torch.full((85,), 0.6), torch.full((85,), 2.0))
+    torch.testing.assert_close(network.start, torch.full((85,), 0.3, dtype=torch.float64), rtol=1e-6, atol=0.0)
+
+
 def test_making_a_network_leaves_the_global_random_numbers_alone():
     torch.manual_seed(0)
     expected = torch.rand(3)
@@ -76,7 +97,10 @@ def test_making_a_network_leaves_the_global_random_numbers_alone():
 def test_a_new_network_believes_its_prior_and_reset_returns_to_it():
     network = trained()
     assert not torch.equal(network.marginal.tau, network.prior.tau)
+    network.joint_share[0] = 0.4
+    start = network.start.clone()
     network.reset()
+    assert (network.joint_share == 1.0).all() and torch.equal(network.start, start)
     assert torch.equal(network.marginal.tau, network.prior.tau) and torch.equal(network.marginal.rho, network.prior.rho)
     assert network.marginal.tau.data_ptr() != network.prior.tau.data_ptr()
 
@@ -115,10 +139,22 @@ def test_a_float64_network_does_not_carry_float32_rounding():
     assert torch.equal(network.marginal.tau, network.prior.tau)
 
 
+def test_to_keeps_where_training_starts_in_full_precision():
+    network = mlp([40, 5, 1], bmp.Regression(1.0))
+    start = network.start.clone()
+    assert start.dtype == torch.float64 and not torch.equal(start, start.float().double())
+    for dtype in (torch.float64, torch.float32, torch.float64):
+        assert torch.equal(network.to(dtype).start, start)
+    network.start = other = 2.0 * start
+    assert torch.equal(network.to(torch.float32).start, other)
+
+
 def test_to_keeps_what_was_learned():
     network = trained()
     before = network.marginal.map(torch.clone)
+    network.joint_share[0] = 0.25
     network.to(torch.float64)
+    assert network.joint_share[0] == 0.25 and network.joint_share.dtype == torch.float64
     assert torch.equal(network.marginal.tau, before.tau.double())
     assert torch.equal(network.marginal.rho, before.rho.double())
     network.to(torch.float32)
@@ -154,6 +190,16 @@ def test_class_prediction_in_batches_is_prediction_at_once():
     whole, parts = network.predict(x), network.predict(x, batch_size=7)
     torch.testing.assert_close(parts.probs, whole.probs)
     assert torch.equal(parts.label, whole.label) and parts.entropy.shape == (60,)
+
+
+def test_a_joint_share_is_a_share_of_the_variance_of_sums():
+    """Of one layer: of the output's variance. Means, and what each weight is believed to be, stay."""
+    network, x = bmp.Network([bmp.Linear(3, 2)], bmp.Regression(1.0)).to(torch.float64), linear_data(5)[0]
+    before, marginal = network.predict(x), network.marginal.map(torch.clone)
+    network.joint_share[0] = 0.3
+    after = network.predict(x)
+    torch.testing.assert_close(after.epistemic_var, 0.3 * before.epistemic_var)
+    assert torch.equal(after.mean, before.mean) and torch.equal(network.marginal.rho, marginal.rho)
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.Tensor.float, torch.Tensor.double, torch.Tensor.tolist])

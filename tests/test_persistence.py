@@ -71,7 +71,8 @@ def test_a_loaded_network_is_the_one_that_was_saved(tmp_path, dtype):
     network.save(tmp_path / "model.safetensors")
     loaded = bmp.load(tmp_path / "model.safetensors")
     for found, expected in zip(snapshot(loaded), snapshot(network), strict=True):
-        assert found.dtype == dtype and torch.equal(found, expected)
+        assert found.dtype == expected.dtype and torch.equal(found, expected)
+    assert loaded.dtype == dtype
     assert repr(loaded) == repr(network) and loaded.seed == 3 and loaded.prior_rule == "paper"
     assert torch.equal(loaded.predict(x).probs, network.predict(x).probs)
 
@@ -114,6 +115,20 @@ def test_an_assigned_prior_is_saved_and_kept_on_moving(tmp_path):
     assert torch.equal(network.prior.tau, given.tau) and torch.equal(network.prior.rho, given.rho)
     network.save(tmp_path / "model.safetensors")
     assert torch.equal(bmp.load(tmp_path / "model.safetensors").prior.tau, given.tau)
+
+
+def test_where_training_starts_and_joint_shares_are_saved(tmp_path):
+    """Of a wide network, whose prior means are not the starting ones; and of one whose start was assigned."""
+    network, (x, y) = mlp([40, 20, 1], Regression(0.09)), linear_data(60, n_in=40)
+    bmp.fit(network, x, y, epochs=30, batch_size=20)
+    assert (network.joint_share < 0.9).any() and not torch.equal(network.start, network.prior.mean.double())
+    network.save(tmp_path / "model.safetensors")
+    loaded = bmp.load(tmp_path / "model.safetensors")
+    assert torch.equal(loaded.start, network.start) and torch.equal(loaded.joint_share, network.joint_share)
+    assert torch.equal(loaded.predict(x).epistemic_var, network.predict(x).epistemic_var)
+    network.start = torch.linspace(-1.0, 1.0, network.n_weights, dtype=torch.float64)
+    network.save(tmp_path / "model.safetensors")
+    assert torch.equal(bmp.load(tmp_path / "model.safetensors").start, network.start)
 
 
 def test_a_learned_constant_is_saved(tmp_path):
@@ -160,15 +175,28 @@ def test_a_resumed_run_on_images_is_the_uninterrupted_one(tmp_path, schedule):
     assert_same_run(run, whole)
 
 
-def test_a_resumed_run_with_a_wide_first_layer_is_the_uninterrupted_one(tmp_path):
-    (x, y), path = linear_data(26, n_in=40), tmp_path / "run.safetensors"
-    whole, run = (bmp.Trainer(mlp([40, 6, 1], Regression("learn")), x, y, batch_size=8) for _ in range(2))
-    whole.run(6)
-    run.run(3)
+@pytest.mark.parametrize("sizes, n_wide", [([40, 6, 1], 1), ([3, 20, 20, 1], 2), ([40, 20, 1], 2)], ids=str)
+def test_a_resumed_run_with_wide_layers_is_the_uninterrupted_one(tmp_path, sizes, n_wide):
+    """Far enough that joint shares have moved; their own pulls and shares are part of the run."""
+    (x, y), path = linear_data(26, n_in=sizes[0]), tmp_path / "run.safetensors"
+    whole, run = (bmp.Trainer(mlp(sizes, Regression("learn")), x, y, batch_size=8) for _ in range(2))
+    whole.run(16)
+    run.run(8)
+    assert (run.network.joint_share < 1.0).any() and len(run.schedule.own_pulls) == n_wide
     run.save(path)
     run = bmp.Trainer.load(path, x, y)
-    run.run(3)
+    run.run(8)
     assert_same_run(run, whole)
+
+
+def test_a_run_without_joint_shares_goes_on_without(tmp_path):
+    (x, y), path = linear_data(26), tmp_path / "run.safetensors"
+    run = bmp.Trainer(mlp([3, 6, 1], Regression(0.09)), x, y, batch_size=8, joint=False)
+    run.run(1)
+    run.save(path)
+    run = bmp.Trainer.load(path, x, y)
+    run.run(20)
+    assert run.config.joint is False and (run.network.joint_share == 1.0).all()
 
 
 def test_saving_changes_nothing(tmp_path):

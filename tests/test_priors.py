@@ -10,14 +10,14 @@ from bayesmp.layers import LeakyReLU, Linear
 
 
 @pytest.mark.parametrize("fan_in, n_out", [(100, 400), (400, 100), (9, 9)])
-def test_drawn_means_have_the_spectral_scale(fan_in, n_out):
+def test_starting_means_have_the_spectral_scale(fan_in, n_out):
     prior = priors.default_weight_prior(
         (200, 500), fan_in, n_out, is_first=False, generator=torch.Generator().manual_seed(0)
     )
     scale = min(1.0, math.sqrt(n_out / fan_in)) / math.sqrt(fan_in)
-    assert prior.tau.dtype == torch.float64
-    assert prior.mean.std().item() == pytest.approx(scale, rel=0.01)
-    assert abs(prior.mean.mean().item()) < 0.02 * scale
+    assert prior.start.dtype == prior.belief.tau.dtype == torch.float64
+    assert prior.start.std().item() == pytest.approx(scale, rel=0.01)
+    assert abs(prior.start.mean().item()) < 0.02 * scale
 
 
 def test_the_spectral_scale_gives_a_matrix_of_norm_of_order_one():
@@ -26,7 +26,7 @@ def test_the_spectral_scale_gives_a_matrix_of_norm_of_order_one():
         prior = priors.default_weight_prior(
             (n_out, fan_in), fan_in, n_out, is_first=False, generator=torch.Generator().manual_seed(0)
         )
-        norm = torch.linalg.matrix_norm(prior.mean, 2).item() / max(1.0, math.sqrt(n_out / fan_in))
+        norm = torch.linalg.matrix_norm(prior.start, 2).item() / max(1.0, math.sqrt(n_out / fan_in))
         assert 0.3 < norm < 3.0
 
 
@@ -37,9 +37,23 @@ def test_first_layer_adds_the_stated_variance_to_a_unit_input(fan_in):
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_the_narrow_rule_is_the_papers_up_to_16_inputs_and_narrower_beyond(is_first):
-    for fan_in, ratio in ((1, 1.0), (16, 1.0), (256, 16**-0.75), (16 * 10_000, 1e-3)):
+    for fan_in, ratio in ((1, 1.0), (16, 1.0), (256, 16**-0.6), (16 * 10_000, 10**-2.4)):
         narrow, paper = (priors.weight_variance(fan_in, 50, is_first=is_first, rule=rule) for rule in priors.RULES)
         assert narrow / paper == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("fan_in, ratio", [(3, 1.0), (16, 1.0), (64, 0.5), (1600, 0.1)])
+def test_both_rules_start_alike_and_the_narrow_one_has_its_prior_means_nearer_to_zero(fan_in, ratio):
+    narrow, paper = (
+        priors.default_weight_prior(
+            (4, fan_in), fan_in, 4, is_first=True, generator=torch.Generator().manual_seed(0), rule=rule
+        )
+        for rule in priors.RULES
+    )
+    assert torch.equal(narrow.start, paper.start)
+    torch.testing.assert_close(paper.belief.mean, paper.start)
+    torch.testing.assert_close(narrow.belief.mean, ratio * narrow.start)
+    torch.testing.assert_close(narrow.belief.var / paper.belief.var, torch.full_like(narrow.start, ratio**1.2))
 
 
 @pytest.mark.parametrize("width", [8, 64, 512])
@@ -51,7 +65,7 @@ def test_the_prior_predictive_is_of_order_one_through_a_hidden_layer(width):
     for index, layer in enumerate((Linear(20, width), LeakyReLU(0.1), Linear(width, 10))):
         shape = tuple(m.shape[1:])
         made = layer.weight_priors(shape, is_first=index == 0, generator=generator)
-        m = layer.to_output(m, {name: prior.moments() for name, prior in made.items()})
+        m = layer.to_output(m, {name: prior.belief.moments() for name, prior in made.items()})
     total = (m.var + m.mean.square()).mean().item()
     assert 0.3 < total < 10.0
 
@@ -66,7 +80,7 @@ def test_draws_follow_the_generator():
     def draw(seed):
         return priors.default_weight_prior(
             (3, 4), 4, 3, is_first=True, generator=torch.Generator().manual_seed(seed)
-        ).tau
+        ).start
 
     assert torch.equal(draw(0), draw(0))
     assert not torch.equal(draw(0), draw(1))
@@ -74,17 +88,19 @@ def test_draws_follow_the_generator():
 
 def test_bias_prior_is_centred():
     prior = priors.default_bias_prior((5,))
-    assert (prior.mean == 0).all() and torch.allclose(prior.var, torch.full((5,), priors.BIAS_VAR, dtype=torch.float64))
+    assert (prior.belief.mean == 0).all() and (prior.start == 0).all()
+    torch.testing.assert_close(prior.belief.var, torch.full((5,), priors.BIAS_VAR, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
     "prior", [(0.5, 2.0), (torch.arange(3.0), 2.0), (0.5, torch.full((2, 3), 2.0)), (torch.zeros(2, 1), 1)]
 )
-def test_a_given_prior_is_broadcast(prior):
+def test_a_given_prior_is_broadcast_and_training_starts_at_its_mean(prior):
     found = priors.given_prior(prior, (2, 3), "weight_prior")
     mean, var = (torch.as_tensor(part, dtype=torch.float64).expand(2, 3) for part in prior)
-    torch.testing.assert_close(found.mean, mean)
-    torch.testing.assert_close(found.var, var)
+    torch.testing.assert_close(found.belief.mean, mean)
+    torch.testing.assert_close(found.belief.var, var)
+    assert torch.equal(found.start, mean)
 
 
 @pytest.mark.parametrize(

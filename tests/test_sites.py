@@ -99,11 +99,11 @@ def test_a_store_on_disk_leaves_no_file_behind():
 # --- training with each ----------------------------------------------------------------------------------------------
 
 
-def posterior(schedule="parallel", *, head="regression", epochs=5, **options):
+def posterior(schedule="parallel", *, head="regression", epochs=5, network_seed=0, **options):
     if head == "regression":
-        (x, y), network = linear_data(40), mlp([3, 6, 1], bmp.Regression(0.09))
+        (x, y), network = linear_data(40), mlp([3, 6, 1], bmp.Regression(0.09), seed=network_seed)
     else:
-        (x, y), network = blobs(40), mlp([2, 6, 3], bmp.Argmax())
+        (x, y), network = blobs(40), mlp([2, 6, 3], bmp.Argmax(), seed=network_seed)
     trainer = bmp.Trainer(network, x, y, batch_size=8, schedule=schedule, debug=True, **options)
     trainer.run(epochs if schedule == "parallel" else 2)
     return trainer, network.predict(x)
@@ -119,14 +119,30 @@ def test_where_sites_live_does_not_change_the_posterior(schedule, place):
 
 @pytest.mark.parametrize("head", ["regression", "argmax"])
 def test_sites_in_bfloat16_give_nearly_the_same_predictions(head):
+    """For independent weights. With joint shares the sums are sharper and the first epochs branch earlier: a start
+    that is nudged by as little as bfloat16 rounds, in a run of full precision, then moves argmax's variances by half.
+    """
     (_, exact), (trainer, rounded) = (
-        posterior(head=head, epochs=30, site_dtype=kind) for kind in ("float32", "bfloat16")
+        posterior(head=head, epochs=30, joint=False, site_dtype=kind) for kind in ("float32", "bfloat16")
     )
     assert trainer.check_invariant() < 1e-3
     assert trainer.sites.rho.dtype == torch.bfloat16
     std = exact.epistemic_var.sqrt()
     assert ((rounded.mean - exact.mean).abs() / std).mean() < 0.2
     torch.testing.assert_close(rounded.epistemic_var, exact.epistemic_var, rtol=0.2, atol=1e-4)
+
+
+@pytest.mark.parametrize("head", ["regression", "argmax"])
+def test_sites_in_bfloat16_matter_less_than_the_order_of_batches(head):
+    """With joint shares, on average over three draws of the starting means: how far predictions move, in their stds."""
+    moved = {"rounding": 0.0, "order": 0.0}
+    for network_seed in range(3):
+        _, exact = posterior(head=head, epochs=20, network_seed=network_seed)
+        for cause, options in (("rounding", {"site_dtype": "bfloat16"}), ("order", {"seed": 1})):
+            trainer, other = posterior(head=head, epochs=20, network_seed=network_seed, **options)
+            assert (trainer.network.joint_share < 0.9).any() and trainer.check_invariant() < 1e-3
+            moved[cause] += ((other.mean - exact.mean).abs() / exact.epistemic_var.sqrt()).mean().item() / 3
+    assert moved["rounding"] < moved["order"]
 
 
 def test_sites_in_float64_for_a_float32_network():

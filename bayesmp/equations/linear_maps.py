@@ -82,7 +82,11 @@ class ConvMap:
         return per_unit[:, None, None]
 
     def patches(self, x: Tensor) -> Tensor:
-        return functional.unfold(x, self.kernel, padding=self.padding, stride=self.stride).transpose(1, 2)  # (b, p, i)
+        height, width = self.padding
+        windows = functional.pad(x, (width, width, height, height)) if height or width else x
+        for dim, size, step in zip((2, 3), self.kernel, self.stride, strict=True):
+            windows = windows.unfold(dim, size, step)  # (b, c, oh, ow, k, k), a view
+        return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (b, p, i)
 
     def fold(self, per_patch: Tensor) -> Tensor:
         return functional.fold(

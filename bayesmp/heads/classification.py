@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from bayesmp.layers.base import Shape
 
 LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred examples the belief is narrower than that
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
+SCALE_SPREAD = 0.3  # std of the prior over the logarithm of the scale
+PROBIT_SLOPE = 1.702  # Phi(x) is nearest to the logistic function of this times x
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,17 @@ class _Classifier(Head):
         else:
             self.grid = certain_grid(float(scale))
         self.scale = scale
+
+    @property
+    @abstractmethod
+    def natural_scale(self) -> float:
+        """The link scale that the training messages themselves imply: centre of its prior."""
+
+    def prior_log_weights(self) -> Tensor:
+        """Log-normal around the natural scale; some hundred examples outweigh it."""
+        if not self.is_learned:
+            return torch.zeros_like(self.grid)
+        return -0.5 * ((self.grid / self.natural_scale).log() / SCALE_SPREAD).square()
 
     def n_outputs(self, shape_out: Shape) -> int:
         n_classes = super().n_outputs(shape_out)
@@ -128,6 +142,10 @@ class Softmax(_Classifier):
     def config(self) -> dict[str, Any]:
         return {"scale": self.scale}
 
+    @property
+    def natural_scale(self) -> float:
+        return 1.0
+
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         return softmax_to_latent(m_out, y)
 
@@ -162,6 +180,11 @@ class Argmax(_Classifier):
 
     def config(self) -> dict[str, Any]:
         return {"noise": self.noise, "target": self.target, "target_var": self.target_var, "scale": self.scale}
+
+    @property
+    def natural_scale(self) -> float:
+        """Two outputs are compared with noise, as by Phi(difference / sqrt(noise))."""
+        return PROBIT_SLOPE / math.sqrt(self.noise)
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         return argmax_to_latent(m_out, y, noise=self.noise, target=self.target, target_var=self.target_var)

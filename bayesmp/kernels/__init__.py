@@ -1,30 +1,29 @@
-"""The element-wise equations on the fastest backend for their tensors' device.
+"""The element-wise equations on the fastest backend for their tensors.
 
-Each function here has the name, the arguments and the answer of its equation. Backend "torch" is the equation itself;
-backend "compiled" is the same function through torch.compile, which fuses its dozens of passes over memory into one.
-On CUDA "compiled" is used if it works on this machine, else "torch", with one warning; on the CPU, where compiling
-takes longer than it saves, always "torch". `set_backend` overrides the choice.
+Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
+"fused" the same as one CUDA kernel (fused.py), which saves dozens of passes over memory. On CUDA in float32 "fused" is
+used if it works on this machine, else "torch", with one warning; everywhere else "torch". `set_backend` overrides the
+choice.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from bayesmp.equations import activation, linear
+from bayesmp.equations import activation, linear, weighted_sum
 from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.kernels import fused
 
-BACKENDS = ("auto", "torch", "compiled")
+BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
-_compiled: dict[Callable[..., tuple[Tensor, ...]], Callable[..., tuple[Tensor, ...]]] = {}
 _broken = False
 
 
 def set_backend(name: str) -> None:
-    """Choose the backend for all devices: "auto", "torch" or "compiled"."""
+    """Choose the backend: "auto", "torch", or "fused" for all CUDA tensors in float32, whatever happens."""
     global _choice
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; available: {BACKENDS}")
@@ -32,64 +31,60 @@ def set_backend(name: str) -> None:
 
 
 def leaky_relu_to_output(m_in: Moments, leak: float) -> activation.SlopedMoments:
-    return activation.SlopedMoments(*_run(_leaky_relu_to_output, (m_in.mean, m_in.var), leak))
+    if found := _launch("leaky_relu_to_output", m_in.mean, m_in.var, leak=leak):
+        return activation.SlopedMoments(*found)
+    return activation.leaky_relu_to_output(m_in, leak)
 
 
-def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian:
-    return Gaussian(*_run(_leaky_relu_to_input, (m_in.mean, m_in.var, m_out.tau, m_out.rho), leak))
+def leaky_relu_to_input(m_in: Moments, m_back: Gaussian, leak: float) -> Gaussian:
+    if found := _launch("leaky_relu_to_input", m_in.mean, m_in.var, m_back.tau, m_back.rho, leak=leak):
+        return Gaussian(*found)
+    return activation.leaky_relu_to_input(m_in, m_back, leak)
 
 
 def residual(m_z: linear.SumMoments, m_back: Gaussian) -> linear.Residual:
-    return linear.Residual(*_run(_residual, (m_z.mean, m_z.var, m_z.input_var, m_back.tau, m_back.rho)))
+    if found := _launch("residual", m_z.mean, m_z.var, m_z.input_var, m_back.tau, m_back.rho):
+        return linear.Residual(*found)
+    return linear.residual(m_z, m_back)
 
 
 def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
-    return _run(_weight_curvature, (input_var, rho))[0]
+    if found := _launch("weight_curvature", input_var, rho):
+        return found[0]
+    return linear.weight_curvature(input_var, rho)
 
 
-# --- the same on plain tensors, which is what compiles well ----------------------------------------------------------
+def max_of_windows(windows: Moments, *, noise: float, dim: int) -> tuple[Tensor, Moments]:
+    """Each entry's probability of being the largest along dim, and the moments of the sum with these weights."""
+    if windows.mean.shape[dim] == 4 and (  # 2 x 2: the one size worth a kernel of its own
+        found := _launch("max_of_four", *windows.mean.unbind(dim), *windows.var.unbind(dim), noise=noise)
+    ):
+        return torch.stack(found[:4], dim), Moments(*found[4:])
+    share = weighted_sum.largest_probabilities(windows, noise=noise, dim=dim)
+    return share, weighted_sum.weighted_sum_to_output(share, windows, dim=dim)
 
 
-def _leaky_relu_to_output(mean: Tensor, var: Tensor, leak: float) -> tuple[Tensor, ...]:
-    m_out = activation.leaky_relu_to_output(Moments(mean, var), leak)
-    return m_out.mean, m_out.var, m_out.slope
+def weighted_sum_to_input(share: Tensor, windows: Moments, m_sum: Moments, m_back: Gaussian, *, dim: int) -> Gaussian:
+    """Message to each term of a sum whose moments m_sum are known already."""
+    whole = [part.unsqueeze(dim) for part in (m_sum.mean, m_sum.var, m_back.tau, m_back.rho)]
+    if found := _launch("weighted_sum_to_input", share, windows.mean, windows.var, *whole):
+        return Gaussian(*found)
+    return weighted_sum.weighted_sum_to_input(share, windows, m_back, dim=dim)
 
 
-def _leaky_relu_to_input(mean: Tensor, var: Tensor, tau: Tensor, rho: Tensor, leak: float) -> tuple[Tensor, ...]:
-    message = activation.leaky_relu_to_input(Moments(mean, var), Gaussian(tau, rho), leak)
-    return message.tau, message.rho
-
-
-def _residual(mean: Tensor, var: Tensor, input_var: Tensor, tau: Tensor, rho: Tensor) -> tuple[Tensor, ...]:
-    back = linear.residual(linear.SumMoments(mean, var, input_var), Gaussian(tau, rho))
-    return back.to_input, back.to_weight, back.q
-
-
-def _weight_curvature(input_var: Tensor, rho: Tensor) -> tuple[Tensor, ...]:
-    return (linear.weight_curvature(input_var, rho),)
-
-
-Function = Callable[..., tuple[Tensor, ...]]
-
-
-def _run(function: Function, tensors: tuple[Tensor, ...], *options: float) -> tuple[Tensor, ...]:
-    """An element-wise function of tensors of one shape, on the backend in force.
-
-    The compiler sees vectors of unknown length, so that one compilation serves all layers and batch sizes.
-    """
+def _launch(name: str, *tensors: Tensor, **options: float) -> tuple[Tensor, ...] | None:
+    """The answers of the fused kernel, or None where the equation itself is to be used."""
     global _broken
-    if _choice == "torch" or (_choice == "auto" and (_broken or not tensors[0].is_cuda)):
-        return function(*tensors, *options)
+    usable = tensors[0].is_cuda and tensors[0].dtype == torch.float32
+    if not usable or _choice == "torch" or (_broken and _choice == "auto"):
+        return None
     try:
-        if function not in _compiled:
-            _compiled[function] = torch.compile(function, dynamic=True)
-        answers = _compiled[function](*(part.reshape(-1) for part in tensors), *options)
+        return fused.launch(name, *tensors, **options)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # compilers fail in many ways; the equation itself is always there
-        if _choice == "compiled":
+        if _choice == "fused":
             raise
         _broken = True
-        warnings.warn(f"torch.compile does not work here ({error}); using the plain equations", stacklevel=2)
-        return function(*tensors, *options)
-    return tuple(answer.view(tensors[0].shape) for answer in answers)
+        warnings.warn(f"fused kernels do not work here ({error}); using the plain equations", stacklevel=3)
+        return None

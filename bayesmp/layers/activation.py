@@ -36,6 +36,12 @@ class LeakyReLU(Layer):
             return kernels.leaky_relu_to_output(m_in, self.leak)
         return leaky_relu_marginal_to_output(m_in, m_back, self.leak)
 
+    def linearised(self, m_in: Message, weights: Weights) -> Message:
+        if not isinstance(m_in, Moments):
+            return self.to_output(m_in, weights)
+        slope = torch.where(m_in.mean < 0, self.leak, 1.0).to(m_in.mean)
+        return SlopedMoments(slope * m_in.mean, slope.square() * m_in.var, slope)
+
     def messages_back(
         self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
     ) -> tuple[Gaussian | None, dict[str, Gaussian]]:

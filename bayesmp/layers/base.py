@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.priors import WeightPrior
 
 Shape = tuple[int, ...]
 Weights = dict[str, Moments]
@@ -31,8 +32,8 @@ class Layer(ABC):
 
     def weight_priors(
         self, shape_in: Shape, *, is_first: bool, generator: torch.Generator, rule: str = "narrow"
-    ) -> dict[str, Gaussian]:
-        """Prior of each weight tensor, given the shape of one input and a rule of priors.py."""
+    ) -> dict[str, WeightPrior]:
+        """Prior and starting means of each weight tensor, given the shape of one input and a rule of priors.py."""
         return {}
 
     def config(self) -> dict[str, Any]:
@@ -52,6 +53,10 @@ class Layer(ABC):
 
         A layer may return a subclass of Moments that remembers what the way back needs (see SumMoments).
         """
+
+    def linearised(self, m_in: Message, weights: Weights) -> Message:
+        """Forward message with the layer taken as linear around the mean of its input; the same for linear layers."""
+        return self.to_output(m_in, weights)
 
     @abstractmethod
     def messages_back(

@@ -42,7 +42,7 @@ class WeightLayer(Layer):
 
     def weight_priors(
         self, shape_in: Shape, *, is_first: bool, generator: torch.Generator, rule: str = "narrow"
-    ) -> dict[str, Gaussian]:
+    ) -> dict[str, priors.WeightPrior]:
         shapes = self.weight_shapes()
         n_out = _count(self.output_shape(shape_in))
         drawn = priors.default_weight_prior(

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.equations.weighted_sum import largest_probabilities, weighted_sum_to_input, weighted_sum_to_output
+from bayesmp import kernels
+from bayesmp.equations.weighted_sum import weighted_sum_to_output
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Layer, Message, Shape, Weights
 from bayesmp.layers.windows import Pair, gather_windows, pair, scatter_windows, short, window_count
@@ -40,8 +41,8 @@ class Pool2d(Layer):
         return {"kernel": self.kernel, "stride": self.stride}
 
     @abstractmethod
-    def window_weights(self, windows: Moments) -> Tensor:
-        """Known weight of each window entry, broadcastable to (b, c, n, oh, ow)."""
+    def pool(self, windows: Moments) -> PooledMoments:
+        """The weighted sum over the entries (b, c, n, oh, ow) of each window, and its weights."""
 
     @abstractmethod
     def known_to_output(self, windows: Tensor) -> Tensor:
@@ -57,10 +58,7 @@ class Pool2d(Layer):
         kernel, stride = self._window(m_in.shape)
         if not isinstance(m_in, Moments):
             return self.known_to_output(gather_windows(m_in, kernel, stride))
-        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
-        share = self.window_weights(windows)
-        m_out = weighted_sum_to_output(share, windows, dim=2)
-        return PooledMoments(m_out.mean, m_out.var, share)
+        return self.pool(m_in.map(lambda part: gather_windows(part, kernel, stride)))
 
     def messages_back(
         self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
@@ -69,7 +67,7 @@ class Pool2d(Layer):
         kernel, stride = self._window(m_in.shape)
         size = (m_in.shape[2], m_in.shape[3])
         windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
-        message = weighted_sum_to_input(m_out.share, windows, m_back, dim=2)
+        message = kernels.weighted_sum_to_input(m_out.share, windows, m_out, m_back, dim=2)
         return message.map(lambda part: scatter_windows(part, size, kernel, stride)), {}
 
     def tangent(
@@ -118,8 +116,9 @@ class MaxPool2d(Pool2d):
     def config(self) -> dict[str, Any]:
         return {**super().config(), "noise": self.noise}
 
-    def window_weights(self, windows: Moments) -> Tensor:
-        return largest_probabilities(windows, noise=self.noise, dim=2)
+    def pool(self, windows: Moments) -> PooledMoments:
+        share, m_out = kernels.max_of_windows(windows, noise=self.noise, dim=2)
+        return PooledMoments(m_out.mean, m_out.var, share)
 
     def known_to_output(self, windows: Tensor) -> Tensor:
         return windows.amax(2)
@@ -128,8 +127,10 @@ class MaxPool2d(Pool2d):
 class AvgPool2d(Pool2d):
     """Mean of each window, exact in both directions."""
 
-    def window_weights(self, windows: Moments) -> Tensor:
-        return torch.full((), 1.0 / windows.shape[2], dtype=windows.mean.dtype, device=windows.mean.device)
+    def pool(self, windows: Moments) -> PooledMoments:
+        share = torch.full((), 1.0 / windows.shape[2], dtype=windows.mean.dtype, device=windows.mean.device)
+        m_out = weighted_sum_to_output(share, windows, dim=2)
+        return PooledMoments(m_out.mean, m_out.var, share)
 
     def known_to_output(self, windows: Tensor) -> Tensor:
         return windows.mean(2)

@@ -11,9 +11,11 @@ from bayesmp.sites import Sites
 SCHEDULES: dict[str, type[Schedule]] = {"parallel": ParallelSchedule, "sequential": SequentialSchedule}
 
 
-def make_schedule(name: str, network: Network, sites: Sites, *, seed: int) -> Schedule:
-    """The schedule of this name, or a ValueError."""
+def make_schedule(name: str, network: Network, sites: Sites, *, seed: int, joint: bool | None = None) -> Schedule:
+    """The schedule of this name, or a ValueError; `joint` concerns the parallel one."""
     check_schedule(name)
+    if name == "parallel":
+        return ParallelSchedule(network, sites, seed=seed, joint=joint)
     return SCHEDULES[name](network, sites, seed=seed)
 
 

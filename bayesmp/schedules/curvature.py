@@ -12,6 +12,12 @@ are strongly correlated, and along a typical step the true curvature is many tim
 
 H decides how fast means move along each direction, never where they come to rest, so it may lag and be rough: it is a
 running average, and its eigenvectors are renewed every few visits.
+
+Joint share. Sums of many weights, z = w a, are better known than the weights: data that fix z leave weights free to
+trade against each other, and a variance of z from independent weights counts that freedom as ignorance. What a layer
+contributes to the variance of the network's outputs, on average over the data, is tr(H^{-1} G (x) A) under the joint
+posterior N(m, H^{-1}) and sum_oi var_oi G_oo A_ii for independent weights. Their ratio, `joint_share`, is the factor by
+which the variances of a layer's weights are too large wherever they act through sums.
 """
 
 from __future__ import annotations
@@ -36,7 +42,8 @@ class LayerCurvature:
         self.rest = like.new_zeros(())
         self.input_vectors = torch.eye(n_columns, dtype=like.dtype, device=like.device)
         self.slope_vectors = torch.eye(n_rows, dtype=like.dtype, device=like.device)
-        self.inverse = like.new_zeros(n_rows, n_columns)  # 1 / eigenvalues of H
+        self.values = like.new_zeros(n_rows, n_columns)  # eigenvalues of G (x) A
+        self.inverse = like.new_zeros(n_rows, n_columns)  # of H, 1 / (n values + rest)
 
     def update(self, inputs: Tensor, slopes: Tensor, rest: Tensor, share: Tensor) -> None:
         """Move the running averages by `share` towards one batch."""
@@ -56,12 +63,21 @@ class LayerCurvature:
         values = slope_values.clamp_min(0.0)[:, None] * input_values.clamp_min(0.0)
         self.input_vectors.copy_(input_vectors)
         self.slope_vectors.copy_(slope_vectors)
+        self.values.copy_(values)
         self.inverse.copy_(1.0 / (self.n_data * values + self.rest))
 
     def solve(self, slope: Tensor) -> Tensor:
         """H^{-1} applied to a slope in the weights, (o, i)."""
         turned = self.slope_vectors.t() @ slope @ self.input_vectors
         return self.slope_vectors @ (self.inverse * turned) @ self.input_vectors.t()
+
+    def joint_share(self, var: Tensor) -> Tensor:
+        """Variance that this layer puts into the network's outputs under the joint posterior, over that of independent
+        weights with variances `var`, (o, i); at most 1.
+        """
+        joint = (self.values * self.inverse).sum()
+        independent = (var * self.slopes.diagonal()[:, None] * self.inputs.diagonal()).sum()
+        return (joint / independent.clamp_min(torch.finfo(var.dtype).tiny)).clamp_max(1.0)
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that make up its state."""

@@ -91,6 +91,58 @@ def test_one_output_is_no_classifier(kind):
         kind().n_outputs((1,))
 
 
+# --- the prior over the link scale -----------------------------------------------------------------------------------
+
+LEARNING = [Softmax(), Argmax(), Argmax(noise=0.05)]
+
+
+def moments_of_log_scale(head, log_weights):
+    belief, log_scale = torch.softmax(log_weights, 0), head.grid.log()
+    mean = (belief * log_scale).sum()
+    return mean.item(), (belief * (log_scale - mean).square()).sum().sqrt().item()
+
+
+@pytest.mark.parametrize("head", LEARNING, ids=repr)
+def test_the_prior_over_the_scale_is_log_normal_around_the_natural_one(head):
+    mean, std = moments_of_log_scale(head, head.prior_log_weights())
+    assert mean == pytest.approx(math.log(head.natural_scale), abs=1e-3) and std == pytest.approx(0.3, rel=1e-3)
+    bend = head.prior_log_weights().diff(n=2)
+    torch.testing.assert_close(bend, bend[:1].expand_as(bend))  # a parabola, as the grid is even in the logarithm
+    network = bmp.Network([bmp.Linear(2, 3)], head)
+    torch.testing.assert_close(network.head_log_weights, head.prior_log_weights().float())
+
+
+@pytest.mark.parametrize("head", LEARNING, ids=repr)
+def test_the_natural_scale_predicts_as_the_training_messages_have_it(head):
+    """Two sharp outputs. Softmax: its own probabilities; argmax: its comparison with noise, to .01 (logistic against
+    probit).
+    """
+    mean = torch.stack([torch.linspace(-2.0, 2.0, 81, dtype=torch.float64), torch.zeros(81, dtype=torch.float64)], 1)
+    m_out, certain = Moments(mean, torch.full_like(mean, 1e-12)), torch.zeros(1, dtype=torch.float64)
+    if isinstance(head, Softmax):
+        plain, natural = Softmax(scale=None), Softmax(scale=head.natural_scale)
+    else:
+        plain, natural = (Argmax(noise=head.noise, scale=scale) for scale in (None, head.natural_scale))
+    found, truth = (each.predict(m_out, certain).probs for each in (natural, plain))
+    assert (found - truth).abs().max() < (1e-6 if isinstance(head, Softmax) else 0.01)
+
+
+@pytest.mark.parametrize("ratio", [0.4, 2.5])  # three stds of the prior away
+@pytest.mark.parametrize("head", LEARNING, ids=repr)
+def test_a_thousand_examples_outweigh_the_prior_over_the_scale(head, ratio):
+    generator, scale = torch.Generator().manual_seed(0), ratio * head.natural_scale
+    mean = 1.5 / scale * torch.randn(1000, 4, generator=generator, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(scale * mean, 1), 1, generator=generator)[:, 0]
+    message = head.to_constant(Moments(mean, torch.full_like(mean, 1e-12)), y)
+    (found, _), (alone, _) = (moments_of_log_scale(head, message + p) for p in (head.prior_log_weights(), 0.0))
+    assert abs(found - math.log(scale)) < 0.15 and abs(found - alone) < 0.05
+
+
+@pytest.mark.parametrize("head", [Softmax(scale=2.0), Softmax(scale=None), Argmax(scale=0.5), Argmax(scale=None)])
+def test_a_given_scale_has_no_prior(head):
+    assert not head.is_learned and head.prior_log_weights().tolist() == [0.0]
+
+
 # --- learned on training data, judged on fresh data ------------------------------------------------------------------
 
 

@@ -167,4 +167,4 @@ def mean_at_fixed_choice(layer, m_in, moved_in, weights):
         return layer.to_output(moved_in, weights).mean
     kernel = layer.kernel or (m_in.shape[2], m_in.shape[3])
     windows, moved = (m.map(lambda x: gather_windows(x, kernel, layer.stride or kernel)) for m in (m_in, moved_in))
-    return (layer.window_weights(windows) * moved.mean).sum(2)
+    return (layer.pool(windows).share * moved.mean).sum(2)

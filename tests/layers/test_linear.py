@@ -34,12 +34,15 @@ def test_the_rule_reaches_the_messages(n_in, same_as):
 @pytest.mark.parametrize("layer, shape_in", [(Linear(6, 4), (6,)), (Conv2d(2, 4, 3), (2, 5, 5))])
 def test_priors_have_the_weights_shapes_and_a_given_one_is_taken(layer, shape_in):
     made = layer.weight_priors(shape_in, is_first=True, generator=torch.Generator().manual_seed(0))
-    assert {name: tuple(prior.shape) for name, prior in made.items()} == layer.weight_shapes()
+    for part in ("belief", "start"):
+        assert {name: tuple(getattr(prior, part).shape) for name, prior in made.items()} == layer.weight_shapes()
     layer.weight_prior, layer.bias_prior = (0.5, 0.2), (torch.full((4,), -1.0), 2.0)
     given = layer.weight_priors(shape_in, is_first=True, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(given["weight"].mean, torch.full_like(given["weight"].tau, 0.5))
-    torch.testing.assert_close(given["weight"].var, torch.full_like(given["weight"].tau, 0.2))
-    torch.testing.assert_close(given["bias"].mean, torch.full_like(given["bias"].tau, -1.0))
+    for name, mean, var in (("weight", 0.5, 0.2), ("bias", -1.0, 2.0)):
+        belief, start = given[name].belief, given[name].start
+        torch.testing.assert_close(belief.mean, torch.full_like(start, mean))
+        torch.testing.assert_close(belief.var, torch.full_like(start, var))
+        assert (start == mean).all(), "training starts at a given mean"
     layer.weight_prior = layer.bias_prior = None
 
 
@@ -48,7 +51,7 @@ def test_a_given_prior_does_not_change_the_draws_of_later_layers():
     for prior in (None, (0.0, 1.0)):
         generator = torch.Generator().manual_seed(0)
         Linear(3, 4, weight_prior=prior).weight_priors((3,), is_first=True, generator=generator)
-        later.append(Linear(4, 2).weight_priors((4,), is_first=False, generator=generator)["weight"].tau)
+        later.append(Linear(4, 2).weight_priors((4,), is_first=False, generator=generator)["weight"].start)
     assert torch.equal(*later)
 
 

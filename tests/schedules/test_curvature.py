@@ -1,11 +1,11 @@
 """The Kronecker-factored metric against the dense matrix it stands for."""
 
+import numpy as np
 import pytest
 import torch
 
 from bayesmp.schedules.curvature import LayerCurvature
-
-torch.set_num_threads(1)
+from tests.helpers import linear_posterior
 
 
 def factors(n_rows, n_columns, *, rank=None, seed=0):
@@ -16,18 +16,75 @@ def factors(n_rows, n_columns, *, rank=None, seed=0):
     return inputs.t() @ inputs / len(inputs), slopes.t() @ slopes / len(slopes), torch.tensor(0.7, dtype=torch.float64)
 
 
+def renewed(inputs, slopes, rest, *, n_data=50, dtype=torch.float64):
+    """The curvature of one batch with these factors, ready to solve."""
+    curvature = LayerCurvature(n_data, len(slopes), len(inputs), like=torch.zeros((), dtype=dtype))
+    curvature.update(inputs.to(dtype), slopes.to(dtype), rest.to(dtype), torch.ones((), dtype=dtype))
+    curvature.renew()
+    return curvature
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-3)])
 @pytest.mark.parametrize("n_rows, n_columns, rank", [(1, 1, None), (3, 5, None), (4, 2, None), (3, 6, 2)])
 def test_solve_is_a_dense_kronecker_solve(n_rows, n_columns, rank, dtype, tolerance):
     inputs, slopes, rest = factors(n_rows, n_columns, rank=rank)
-    curvature = LayerCurvature(50, n_rows, n_columns, like=torch.zeros((), dtype=dtype))
-    curvature.update(inputs.to(dtype), slopes.to(dtype), rest.to(dtype), torch.ones((), dtype=dtype))
-    curvature.renew()
     slope = torch.randn(n_rows, n_columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     dense = 50 * torch.kron(slopes, inputs) + rest * torch.eye(n_rows * n_columns, dtype=torch.float64)
     truth = torch.linalg.solve(dense, slope.flatten()).view(n_rows, n_columns)
-    found = curvature.solve(slope.to(dtype)).double()
+    found = renewed(inputs, slopes, rest, dtype=dtype).solve(slope.to(dtype)).double()
     assert (found - truth).abs().max() < tolerance * truth.abs().max()
+
+
+# --- joint share -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("n_rows, n_columns, rank", [(1, 1, None), (3, 5, None), (4, 2, None), (3, 6, 2)])
+def test_joint_share_is_a_ratio_of_dense_traces(n_rows, n_columns, rank, dtype, tolerance):
+    inputs, slopes, rest = factors(n_rows, n_columns, rank=rank)
+    both = torch.kron(slopes, inputs)
+    dense = 50 * both + rest * torch.eye(len(both), dtype=torch.float64)
+    var = 0.1 + torch.rand(n_rows, n_columns, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    truth = torch.trace(torch.linalg.solve(dense, both)) / (var.flatten() @ both.diagonal())
+    assert truth < 0.9, "or the limit at 1 would hide it"
+    found = renewed(inputs, slopes, rest, dtype=dtype).joint_share(var.to(dtype))
+    assert found.item() == pytest.approx(truth.item(), rel=tolerance)
+
+
+def test_joint_share_counts_correlations_only():
+    """Diagonal factors: the weights are independent, and with the variances of H it is 1; with 1.25 of them 0.8."""
+    inputs, slopes, rest = factors(3, 5)
+    inputs, slopes = inputs.diagonal().diag(), slopes.diagonal().diag()
+    var = 1.0 / (50 * torch.outer(slopes.diagonal(), inputs.diagonal()) + rest)
+    curvature = renewed(inputs, slopes, rest)
+    assert curvature.joint_share(var).item() == pytest.approx(1.0)
+    assert curvature.joint_share(1.25 * var).item() == pytest.approx(0.8)
+    assert curvature.joint_share(0.5 * var).item() == 1.0, "never more"
+    assert curvature.joint_share(torch.zeros_like(var)).item() == 1.0
+
+
+@pytest.mark.parametrize("n_out", [1, 3])
+def test_joint_share_turns_the_variance_of_independent_weights_into_that_of_the_exact_posterior(n_out):
+    """Linear regression, y = w a + N(0, noise_var), with correlated inputs: mean variance of w a over the inputs a."""
+    n, n_in, noise_var, prior_var = 50, 6, 0.2, 0.8
+    generator = torch.Generator().manual_seed(0)
+    latent, mixing = (torch.randn(rows, n_in, generator=generator, dtype=torch.float64) for rows in (n, n_in))
+    x = latent @ mixing  # (n, i)
+    _, covariance = linear_posterior(x.numpy(), np.zeros(n), np.zeros(n_in), np.full(n_in, prior_var), noise_var)
+    rng = np.random.default_rng(0)
+    sums = rng.multivariate_normal(np.zeros(n_in), covariance, 4000) @ x.numpy().T  # (s, n)
+    curvature = renewed(
+        x.t() @ x / n, torch.eye(n_out, dtype=torch.float64) / noise_var, torch.tensor(1.0 / prior_var), n_data=n
+    )
+    var = torch.tensor(np.diag(covariance)).expand(n_out, n_in)  # the exact marginals, without their correlations
+    independent = (x.square() @ var.t()).mean().item()
+    share = curvature.joint_share(var).item()
+    assert share < 0.5, "correlations must matter here"
+    assert share * independent == pytest.approx(np.einsum("bi,ij,bj->b", x, covariance, x).mean(), rel=1e-9)
+    assert share * independent == pytest.approx(sums.var(0).mean(), rel=0.05)
+
+
+# --- state -----------------------------------------------------------------------------------------------------------
 
 
 def test_update_is_a_running_average():
@@ -51,4 +108,4 @@ def test_state_holds_every_tensor_in_place():
     curvature.update(*factors(2, 3), torch.tensor(1.0, dtype=torch.float64))
     curvature.renew()
     assert {name: value.data_ptr() for name, value in curvature.state().items()} == before
-    assert set(before) == {"inputs", "slopes", "rest", "input_vectors", "slope_vectors", "inverse"}
+    assert set(before) == {"inputs", "slopes", "rest", "input_vectors", "slope_vectors", "values", "inverse"}
