@@ -1,0 +1,84 @@
+"""Networks of wide dense layers take activations as linear around their inputs' means, and stay calm doing so."""
+
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.model_selection import train_test_split
+
+import bayesmp as bmp
+from bayesmp.gaussian import Moments
+from bayesmp.metrics import accuracy, nll
+from tests.helpers import blobs, mlp
+
+LOADERS = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.1])
+def test_a_linearised_activation_is_its_value_and_slope_at_the_mean(leak):
+    """The limit of narrow inputs: E and Var of LeakyReLU(x) / scale for x ~ N(mean, scale^2 var), scale -> 0."""
+    mean, var = torch.tensor([-2.0, -0.3, 0.4, 5.0]).double(), torch.tensor([0.5, 2.0, 3.0, 0.1]).double()
+    layer, scale = bmp.LeakyReLU(leak), 1e-4
+    found = layer.linearised(Moments(mean, var), {})
+    limit = layer.to_output(Moments(mean, scale**2 * var), {})
+    torch.testing.assert_close(found.mean, limit.mean)
+    torch.testing.assert_close(found.var, limit.var / scale**2)
+    torch.testing.assert_close(found.slope, limit.slope)
+
+
+@pytest.mark.parametrize(
+    "sizes, options, expected",
+    [
+        ([20, 18, 3], {}, True),
+        ([20, 18, 17, 3], {}, True),
+        ([20, 16, 3], {}, False),  # the last layer is exact
+        ([3, 18, 3], {}, False),  # the first one is
+        ([20, 3], {}, False),  # a single layer
+        ([20, 18, 3], {"joint": False}, False),
+        ([20, 18, 3], {"schedule": "sequential"}, False),
+    ],
+)
+def test_which_networks_are_linearised(sizes, options, expected):
+    x, y = blobs(30, n_in=sizes[0])
+    network = mlp(sizes, bmp.Argmax())
+    bmp.Trainer(network, x, y, batch_size=10, **options).run(1)
+    assert network.is_linearised is expected
+    network.reset()
+    assert network.is_linearised is False
+
+
+def test_predictions_of_a_linearised_network_are_those_of_its_means_with_linear_variances(tmp_path):
+    """By hand: outputs of the network of means; variances pushed through slopes and squared weights."""
+    x, y = blobs(40, n_in=20)
+    network = mlp([20, 18, 3], bmp.Argmax(), dtype=torch.float64)
+    bmp.fit(network, x, y, epochs=4, batch_size=10)
+    prediction = network.predict(x)
+
+    (first, second), x = [own for own in network.weights() if own], x.double()
+    hidden = x @ first["weight"].mean.T + first["bias"].mean
+    hidden_var = x.square() @ first["weight"].var.T + first["bias"].var
+    slope = torch.where(hidden < 0, 0.1, 1.0).double()
+    mean = (slope * hidden) @ second["weight"].mean.T + second["bias"].mean
+    second_moment = second["weight"].mean.square() + second["weight"].var
+    var = (slope.square() * hidden_var) @ second_moment.T + (slope * hidden).square() @ second["weight"].var.T
+    torch.testing.assert_close(prediction.mean, mean)
+    torch.testing.assert_close(prediction.epistemic_var, var + second["bias"].var)
+
+    network.save(tmp_path / "model.safetensors")
+    again = bmp.load(tmp_path / "model.safetensors")
+    assert again.is_linearised and torch.equal(again.predict(x).probs, prediction.probs)
+
+
+@pytest.mark.parametrize("name, limit", [("digits", 0.2), ("breast cancer", 0.15), ("wine", 0.2)])
+def test_small_tables_train_to_the_end_without_a_burst(name, limit):
+    """Echoes of an example's own label through all layers once grew without bound on the first two; a last batch of
+    five rows once upset the third.
+    """
+    x, y = LOADERS[name](return_X_y=True)
+    x = (x - x.mean(0)) / (x.std(0) + 1e-9)
+    x_train, x_test, y_train, y_test = train_test_split(x, y, random_state=0)
+    network = bmp.Network(
+        [bmp.Linear(x.shape[1], 32), bmp.LeakyReLU(), bmp.Linear(32, int(y.max()) + 1)], head=bmp.Argmax()
+    )
+    bmp.fit(network, x_train, y_train, epochs=40)
+    probs = network.predict(x_test).probs
+    assert nll(probs, y_test) < limit and accuracy(probs, y_test) > 0.93
