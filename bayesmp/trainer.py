@@ -51,6 +51,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         checks.check_positive_int(self.batch_size, "batch_size")
         check_schedule(self.schedule)
+        if self.joint not in (None, True, False):
+            raise ValueError(f"joint must be True, False or None (decide by the network), got {self.joint!r}")
+        if self.joint and self.schedule != "parallel":
+            raise ValueError("joint=True needs the parallel schedule; the sequential one believes weights independent")
         if self.site_store not in PLACES:
             raise ValueError(f"site_store must be one of {PLACES}, got {self.site_store!r}")
 

@@ -280,3 +280,33 @@ def test_the_posterior_stays_prior_times_sites(schedule, dtype):
     for _ in range(3):
         trainer.run(1)
         assert trainer.check_invariant() < (1e-4 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"joint": "no"}, "joint must be True, False or None"),
+        ({"joint": True, "schedule": "sequential"}, "joint=True needs the parallel schedule"),
+    ],
+)
+def test_a_joint_that_means_nothing_is_refused(options, problem):
+    with pytest.raises(ValueError, match=problem):
+        bmp.TrainConfig(**options)
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "parallel"])
+def test_a_run_takes_nothing_over_from_another_on_the_same_network(schedule):
+    """Joint shares and linearisation of a parallel run once leaked into a sequential one, and got lost by a reset."""
+    x, y = blobs(24, n_in=20)
+    runs = []
+    for disturbed in (False, True):
+        network = mlp([20, 18, 3], bmp.Argmax(), dtype=torch.float64)
+        trainer = bmp.Trainer(network, x, y, batch_size=8, schedule=schedule)
+        trainer.run(1)
+        if disturbed:
+            bmp.fit(network, x, y, epochs=5, batch_size=8, joint=schedule == "sequential" and None)
+        trainer.run(1)
+        runs.append(network)
+    assert runs[0].is_linearised == runs[1].is_linearised == (schedule == "parallel")
+    assert torch.equal(runs[0].joint_share, runs[1].joint_share)
+    torch.testing.assert_close(runs[0].marginal.mean, runs[1].marginal.mean)

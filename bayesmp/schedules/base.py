@@ -61,6 +61,8 @@ class Schedule(ABC):
     def refresh(self) -> None:
         """Recompute the posterior from the prior and the sites: what rounding has added since is dropped."""
         self.network.marginal = self.sites.posterior(self.network.prior)
+        self.network.joint_share.fill_(1.0)
+        self.network.is_linearised = False
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
 
     def messages_per_example(self) -> int:

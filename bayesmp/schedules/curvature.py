@@ -18,6 +18,11 @@ trade against each other, and a variance of z from independent weights counts th
 contributes to the variance of the network's outputs, on average over the data, is tr(H^{-1} G (x) A) under the joint
 posterior N(m, H^{-1}) and sum_oi var_oi G_oo A_ii for independent weights. Their ratio, `joint_share`, is the factor by
 which the variances of a layer's weights are too large wherever they act through sums.
+
+H is that of the metric, whose G holds the messages' own diagonal beside the pulled-back slopes (parallel.py). So it
+counts curvature up to twice, and the share is smaller than that of the exact joint posterior, by a factor of 2 where
+data dominate: weights a little too sure. Normalised to the sites' precisions it would be exact for one weight, but fits
+less well in all that was measured (docs/lab-notes.md).
 """
 
 from __future__ import annotations

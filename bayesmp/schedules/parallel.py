@@ -38,7 +38,7 @@ from bayesmp.schedules.curvature import LayerCurvature
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.sites import Sites
 
-TIGHTNESS = 0.1  # the first epoch starts with weights held at their prior means to this share of the spectral std
+TIGHTNESS = 0.1  # training starts with weights held at their starting means to this share of the spectral std
 MEMORY = (5, 100)  # visits that running averages cover, and at most pass between renewals of H: an epoch, within these
 MAX_REACH = 0.3  # no layer's outputs may move further than this, in units of their spread over the batch
 EIGH_COST = 40  # multiplications of an eigendecomposition over n^3, at the speed of a matrix product
@@ -130,7 +130,6 @@ class ParallelSchedule(Schedule):
         wide = {k: layer for k, layer in enumerate(network.layers) if isinstance(layer, Linear) and not layer.is_exact}
         for k, layer in wide.items():
             self.own_pulls[k] = prior.rho.new_zeros(len(self.sites), largest_batch, layer.n_out)
-        network.is_linearised = self.counts_joint and self._sees_cavities
         self.refresh()
 
     def state(self) -> dict[str, Tensor]:
@@ -149,6 +148,7 @@ class ParallelSchedule(Schedule):
         network.marginal.tau.copy_(exact.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
         network.joint_share.copy_(self.joint_shares)
+        network.is_linearised = self.counts_joint and self._sees_cavities
 
     def _dear_gap(self) -> int:
         """Visits that cost about as much as one renewal of all eigenvectors, counting multiplications."""
