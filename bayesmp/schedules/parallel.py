@@ -36,6 +36,7 @@ from bayesmp.priors import spectral_std
 from bayesmp.schedules.base import Batch, Schedule, VisitInfo
 from bayesmp.schedules.curvature import LayerCurvature
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
+from bayesmp.schedules.own_pulls import OwnPulls
 from bayesmp.sites import Sites
 
 TIGHTNESS = 0.1  # training starts with weights held at their starting means to this share of the spectral std
@@ -94,7 +95,7 @@ class ParallelSchedule(Schedule):
         self.curvatures: dict[int, LayerCurvature] = {}
         self.share = like.new_ones(())  # weight of the newest batch in the curvature's running averages
         self.signs = like.new_zeros(0)
-        self.own_pulls: dict[int, Tensor] = {}  # by wide layer (n, b, o): slopes each example last sent to its sums
+        self.own_pulls = OwnPulls(network, n_batches=0, largest_batch=0)
         self.counts_joint = self._counts_joint() if joint is None else joint
         self.joint_shares = torch.ones_like(network.joint_share)
         self.records = like.is_cuda and sites.plan.place == "device"
@@ -127,9 +128,7 @@ class ParallelSchedule(Schedule):
         self.dear_gap = self._dear_gap()
         bits = torch.randint(0, 2, (largest_batch, network.n_outputs), generator=self.generator(0))
         self.signs = (2 * bits - 1).to(prior.rho)
-        wide = {k: layer for k, layer in enumerate(network.layers) if isinstance(layer, Linear) and not layer.is_exact}
-        for k, layer in wide.items():
-            self.own_pulls[k] = prior.rho.new_zeros(len(self.sites), largest_batch, layer.n_out)
+        self.own_pulls = OwnPulls(network, n_batches=len(self.sites), largest_batch=largest_batch)
         self.refresh()
 
     def state(self) -> dict[str, Tensor]:
@@ -269,9 +268,9 @@ class ParallelSchedule(Schedule):
         """One sweep out and one back, at the current marginals."""
         network = self.network
         weights = network.weights()
-        edges = network.sweep_out(batch.x, weights, lambda k, edge: self._without_own_pull(batch, k, edge))
+        edges = network.sweep_out(batch.x, weights, lambda k, edge: self.own_pulls.take_out(batch, k, edge))
         if network.is_linearised:
-            edges = self._at_means(edges)
+            edges = _without_noise(edges)
         m_out = edges[-1]
         assert isinstance(m_out, Moments)
         m_back: Gaussian | None = network.head.to_latent(m_out, batch.y, network.head_log_weights)
@@ -285,7 +284,7 @@ class ParallelSchedule(Schedule):
             m_back, to_weights[k] = network.layers[k].messages_back(edges[k], edge, m_back, weights[k])
             if m_back is not None and network.layers[k].may_reject:
                 n_rejected = n_rejected + count_rejected(m_back)
-        self._remember_own_pulls(batch, edges, backs)
+        self.own_pulls.remember(batch, edges, backs)
         curvatures, input_curvatures = {}, {}
         for k in self.curvatures:
             m_in, edge = edges[k], edges[k + 1]
@@ -294,41 +293,6 @@ class ParallelSchedule(Schedule):
             var_in = m_in.var.mean() if isinstance(m_in, Moments) else torch.zeros_like(self.share)
             input_curvatures[k] = var_in * curvatures[k].sum() / curvatures[k].shape[1]
         return Sweep(weights, edges, backs, network.pack(to_weights), curvatures, input_curvatures, n_rejected)
-
-    def _at_means(self, edges: list[Message]) -> list[Message]:
-        """The edges of a linearised network as messages to weights take them: activations without variance.
-
-        The variance of an activation is that of weights below, which all examples share and which are correlated with
-        the weights above; taken for fresh noise in every example it would make the weights above distrust their
-        inputs. It counts where it belongs, in the variance of the sums above.
-        """
-        return [
-            replace(edge, var=torch.zeros_like(edge.var))
-            if isinstance(edge, Moments) and not isinstance(edge, SumMoments)
-            else edge
-            for edge in edges
-        ]
-
-    def _without_own_pull(self, batch: Batch, k: int, edge: Message) -> Message:
-        r"""What leaves a wide layer, as its weights would have it without the example: E[z] - Var[z | inputs] g.
-
-        With many weights per unit an example's own message is a large part of what the marginals know about its z; the
-        slope g is the one it sent at the last visit.
-        """
-        if k not in self.own_pulls:
-            return edge
-        assert isinstance(edge, SumMoments)
-        pull = self.own_pulls[k].index_select(0, batch.index.tensor)[0, : len(batch.x)]
-        # Now a cavity: all of its variance is that of others, and shrinks the residual that goes back (linear.py).
-        return SumMoments(edge.mean - (edge.var - edge.input_var) * pull, edge.var, edge.var)
-
-    def _remember_own_pulls(self, batch: Batch, edges: list[Message], backs: dict[int, Gaussian]) -> None:
-        for k, all_pulls in self.own_pulls.items():
-            edge = edges[k + 1]
-            assert isinstance(edge, SumMoments)
-            pulls = all_pulls.index_select(0, batch.index.tensor)
-            pulls[0, : len(batch.x)] = kernels.residual(edge, backs[k]).to_weight
-            all_pulls.index_copy_(0, batch.index.tensor, pulls)
 
     # --- direction and step ------------------------------------------------------------------------------------------
 
@@ -415,3 +379,18 @@ def _output_curvature(sweep: Sweep) -> Tensor:
         return sweep.curvatures[top]
     back = sweep.backs[top]
     return back.rho / (1.0 + back.rho * sweep.outputs.var)
+
+
+def _without_noise(edges: list[Message]) -> list[Message]:
+    """The edges of a linearised network as messages to weights take them: activations without variance.
+
+    The variance of an activation is that of weights below, which all examples share and which are correlated with the
+    weights above; taken for fresh noise in every example it would make the weights above distrust their inputs. It
+    counts where it belongs, in the variance of the sums above.
+    """
+    return [
+        replace(edge, var=torch.zeros_like(edge.var))
+        if isinstance(edge, Moments) and not isinstance(edge, SumMoments)
+        else edge
+        for edge in edges
+    ]
