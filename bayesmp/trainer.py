@@ -51,6 +51,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         checks.check_positive_int(self.batch_size, "batch_size")
         check_schedule(self.schedule)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f"seed must be an int, got {self.seed!r}")
         if self.joint not in (None, True, False):
             raise ValueError(f"joint must be True, False or None (decide by the network), got {self.joint!r}")
         if self.joint and self.schedule != "parallel":
@@ -294,7 +296,7 @@ def fit(network: Network, x: Any, y: Any, *, epochs: int = 25, progress: bool | 
         x, y: training data, tensors or arrays.
         epochs: visits to each batch.
         progress: show a progress bar; None shows it in a terminal only.
-        options: fields of TrainConfig: batch_size, schedule, seed, site_store, site_dtype, debug.
+        options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, debug.
     """
     checks.check_positive_int(epochs, "epochs")
     return Trainer(network, x, y, **options).run(epochs, progress=progress)

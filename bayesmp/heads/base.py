@@ -8,6 +8,7 @@ either. A head whose constant is given has a grid of that one value, and every b
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -50,6 +51,10 @@ class Head(ABC):
     def prior_log_weights(self) -> Tensor:
         """Log-prior over the grid: flat in the logarithm of the constant."""
         return torch.zeros_like(self.grid)
+
+    def largest_constant(self, y: Tensor) -> float:
+        """The constant with which the targets need no network at all; infinite where there is none."""
+        return math.inf
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments that make this head again, as JSON holds them."""

@@ -87,6 +87,10 @@ class Regression(Head):
             )
         return y
 
+    def largest_constant(self, y: Tensor) -> float:
+        """All of y is noise."""
+        return float(y.double().square().mean()) if self.is_learned else math.inf
+
     def initial_message(self, y: Tensor) -> Tensor:
         """As if the network predicted zero for everything: all of y is noise until the first visits say otherwise."""
         grid = self.grid_like(y.double())

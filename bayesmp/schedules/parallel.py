@@ -46,6 +46,7 @@ EIGH_COST = 40  # multiplications of an eigendecomposition over n^3, at the spee
 VISIT_PRODUCTS = 12  # products per weight, position and example in one visit
 MOMENT_ROWS = 4096  # inputs or patches of a batch from which A is estimated: plenty for a running average
 JOINT_MEMORY = 25  # visits over which joint shares follow those of a renewed H
+TRUST = (0.01, 1.05)  # training starts with at most this share of all y as noise, and lets it grow so fast per visit
 PRECISION_FACTOR = 2.0  # no weight's precision may grow or shrink by more than this in one visit
 
 
@@ -98,6 +99,8 @@ class ParallelSchedule(Schedule):
         self.own_pulls = OwnPulls(network, n_batches=0, largest_batch=0)
         self.counts_joint = self._counts_joint() if joint is None else joint
         self.joint_shares = torch.ones_like(network.joint_share)
+        self.largest_constant = math.inf
+        self.constant_limit = like.new_full((), math.inf)  # of the head's constant, in training
         self.records = like.is_cuda and sites.plan.place == "device"
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
@@ -114,6 +117,7 @@ class ParallelSchedule(Schedule):
         """
         network, prior = self.network, self.network.prior
         self.n_data = len(y)
+        self.largest_constant = network.head.largest_constant(y)
         pull = torch.empty_like(prior.rho)
         for slot in network.slots:
             pull[slot.start : slot.stop] = self._tight_rho(slot.layer, slot.name)
@@ -188,9 +192,11 @@ class ParallelSchedule(Schedule):
         return self._graphs[key](batch)
 
     def before_visit(self) -> None:
-        """Host-side bookkeeping: the weight of the running averages."""
+        """Host-side bookkeeping: the weight of the running averages, and how much noise training may see."""
         self.n_visits += 1
         self.share.fill_(1.0 / min(self.n_visits, self.memory))
+        share = TRUST[0] * TRUST[1] ** min(self.n_visits, 10_000)
+        self.constant_limit.fill_(share * self.largest_constant if share < 1.0 else math.inf)
 
     def after_visit(self) -> None:
         """Renew the eigenvectors of H: often while everything still moves, later once per memory, rarely if dear."""
@@ -273,7 +279,7 @@ class ParallelSchedule(Schedule):
             edges = _without_noise(edges)
         m_out = edges[-1]
         assert isinstance(m_out, Moments)
-        m_back: Gaussian | None = network.head.to_latent(m_out, batch.y, network.head_log_weights)
+        m_back: Gaussian | None = network.head.to_latent(m_out, batch.y, self._trusting_belief())
         backs: dict[int, Gaussian] = {}
         to_weights: list[dict[str, Gaussian]] = [{} for _ in network.layers]
         n_rejected = torch.zeros((), dtype=torch.int64, device=network.device)
@@ -293,6 +299,16 @@ class ParallelSchedule(Schedule):
             var_in = m_in.var.mean() if isinstance(m_in, Moments) else torch.zeros_like(self.share)
             input_curvatures[k] = var_in * curvatures[k].sum() / curvatures[k].shape[1]
         return Sweep(weights, edges, backs, network.pack(to_weights), curvatures, input_curvatures, n_rejected)
+
+    def _trusting_belief(self) -> Tensor:
+        """The belief about the head's constant for messages to weights.
+
+        Before anything is fitted all of y looks like noise, and with so much noise nothing would ever be fitted: a
+        fixed point of its own. So training begins with little noise and lets it grow; predictions are honest at once.
+        """
+        belief = self.network.head_log_weights
+        grid = self.network.head.grid_like(belief)
+        return belief.masked_fill(grid > torch.maximum(self.constant_limit, grid[0]), -1e4)
 
     # --- direction and step ------------------------------------------------------------------------------------------
 

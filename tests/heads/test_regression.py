@@ -132,3 +132,17 @@ def test_targets_out_of_the_reach_of_the_noise_grid_are_refused():
     with pytest.raises(ValueError, match="standardise y"):
         bmp.Trainer(network, x, 1000.0 * y)
     bmp.Trainer(bmp.Network([bmp.Linear(3, 1)], Regression(1e5)), x, 1000.0 * y)  # a given noise is the user's business
+
+
+def test_learned_noise_does_not_swallow_the_signal():
+    """Three inputs, 200 points: training once came to rest with nothing fitted and all of y taken for noise."""
+    generator = torch.Generator().manual_seed(0)
+    x = 4.0 * torch.rand(400, 3, generator=generator) - 2.0
+    truth = torch.sin(2 * x[:, 0]) + 0.5 * x[:, 1] * x[:, 2]
+    y = truth + 0.2 * torch.randn(400, generator=generator)
+    layers = [bmp.Linear(3, 32), bmp.LeakyReLU(), bmp.Linear(32, 32), bmp.LeakyReLU(), bmp.Linear(32, 1)]
+    network = bmp.Network(layers, bmp.Regression("learn"))
+    bmp.fit(network, x[:200], y[:200], epochs=120)
+    prediction = network.predict(x[200:])
+    assert (prediction.mean[:, 0] - truth[200:]).square().mean().sqrt() < 0.3
+    assert 0.15 < prediction.noise_var.sqrt() < 0.4
