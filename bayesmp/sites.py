@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,15 @@ class StoragePlan:
         return f"sites: {format_bytes(self.n_bytes)} in {kind} on {self.place}"
 
 
+@dataclass(frozen=True)
+class _Fetched:
+    """A row of the store on its way to the device."""
+
+    slope: Tensor
+    rho: Tensor
+    arrived: torch.cuda.Event | None = None
+
+
 class Sites:
     """One site per batch for all weights, (n, w) each of slope and rho, and for the head's constant, (n, k).
 
@@ -75,6 +84,8 @@ class Sites:
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
         self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
+        self._ahead: dict[int, _Fetched] = {}  # rows that are on their way before they are asked for
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and plan.place != "device" else None
 
     def state(self) -> dict[str, Tensor]:
         """All tensors of the store, to be saved, or filled from a file."""
@@ -96,13 +107,37 @@ class Sites:
         if self.plan.place == "device":
             row = index.tensor
             return self._widen(self.slope.index_select(0, row)[0]), self._widen(self.rho.index_select(0, row)[0])
-        # copied even where the store is on the same device: the row may be replaced before the old site is used
-        slope, rho = (part[index.row].to(self.device, non_blocking=True, copy=True) for part in (self.slope, self.rho))
-        return self._widen(slope), self._widen(rho)
+        fetched = self._ahead.pop(index.row, None) or self._fetch(index.row)
+        if fetched.arrived is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(fetched.arrived)
+            fetched.slope.record_stream(current)
+            fetched.rho.record_stream(current)
+        return self._widen(fetched.slope), self._widen(fetched.rho)
+
+    def prefetch(self, row: int) -> None:
+        """Begin to copy a row that will be asked for after the coming visit, beside what the device does in that visit.
+        Stores on the device need none.
+        """
+        if self.plan.place == "device":
+            return
+        if self._stream is None:
+            self._ahead[row] = self._fetch(row)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))  # earlier visits have written their rows
+        with torch.cuda.stream(self._stream):
+            fetched = self._fetch(row)
+            self._ahead[row] = replace(fetched, arrived=self._stream.record_event())
+
+    def _fetch(self, row: int) -> _Fetched:
+        """Copies, even where the store is on the same device: the row may be replaced before the old site is used."""
+        slope, rho = (part[row].to(self.device, non_blocking=True, copy=True) for part in (self.slope, self.rho))
+        return _Fetched(slope, rho)
 
     def replace(self, index: SiteIndex, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""
         slope, rho = slope.to(self.plan.dtype), rho.to(self.plan.dtype)
+        self._ahead.pop(index.row, None)  # out of date from now on
         if self.plan.place == "device":
             self.slope.index_copy_(0, index.tensor, slope[None])
             self.rho.index_copy_(0, index.tensor, rho[None])
@@ -121,6 +156,7 @@ class Sites:
 
     def fill(self, rho: Tensor, head: Tensor, *, origin: Tensor) -> None:
         """The same site for every batch: precision rho, slope 0 at the origin."""
+        self._ahead.clear()
         self.slope.zero_()
         self.shift.zero_()
         self.origin.copy_(origin)

@@ -211,7 +211,10 @@ class Trainer:
     def _run_epoch(self, epoch: int, bar: tqdm[Any]) -> None:
         started = time.perf_counter()
         tally = EpochTally()
-        for index in torch.randperm(len(self.members), generator=self.schedule.generator(epoch)).tolist():
+        order = torch.randperm(len(self.members), generator=self.schedule.generator(epoch)).tolist()
+        for index, following in zip(order, [*order[1:], None], strict=True):
+            if following is not None:
+                self.sites.prefetch(following)
             rows = self.members[index]
             batch = Batch(SiteIndex(index, self._rows[index : index + 1]), self.x[rows], self.y[rows])
             tally.add(self.schedule.visit(batch, epoch))

@@ -208,3 +208,21 @@ def test_bytes_are_shown_in_a_unit_one_can_read(n_bytes, text):
 def test_an_unknown_place_or_precision_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         plan_storage(1, 1, dtype=torch.float32, device=CPU, **options)
+
+
+@pytest.mark.parametrize("place", ["host", "disk", "device"])
+def test_a_prefetched_row_is_the_row_as_it_is_when_asked_for(place):
+    """Two rows under way at once; one that is replaced, or refilled, after it was fetched is fetched again."""
+    plan = plan_storage(3, 4, dtype=torch.float32, device=torch.device("cpu"), place=place)
+    sites = Sites(3, 4, 1, plan=plan, dtype=torch.float32, device=torch.device("cpu"))
+    for row in range(3):
+        sites.replace(sites.index(row), torch.full((4,), float(row)), torch.full((4,), 10.0 + row))
+    for row in (0, 1):
+        sites.prefetch(row)
+    sites.replace(sites.index(1), torch.full((4,), 7.0), torch.full((4,), 17.0))
+    for row, slope in ((0, 0.0), (1, 7.0), (2, 2.0)):
+        found, rho = sites.get(sites.index(row))
+        assert (found == slope).all() and (rho == slope + 10.0).all()
+    sites.prefetch(2)
+    sites.fill(torch.ones(4), torch.zeros(1), origin=torch.zeros(4))
+    assert (sites.get(sites.index(2))[1] == 1.0).all()
