@@ -33,8 +33,8 @@ class TrainConfig:
         schedule: "parallel" (whole batch as matrix products) or "sequential" (the paper's, one example at a time).
         seed: decides which examples share a batch and the order of visits.
         joint: whether the parallel schedule counts correlations between weights in the variance of their sums; None:
-            in networks of dense layers only (schedules/curvature.py). False gives the sequential schedule's model of
-            independent weights: larger errors, wider bands away from the data.
+            in networks of dense layers only (schedules/curvature.py). False takes
+            weights as independent: larger errors, wider bands away from the data.
         site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
         site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
         debug: check after each epoch that the posterior equals prior x sites.
@@ -56,7 +56,7 @@ class TrainConfig:
         if self.joint not in (None, True, False):
             raise ValueError(f"joint must be True, False or None (decide by the network), got {self.joint!r}")
         if self.joint and self.schedule != "parallel":
-            raise ValueError("joint=True needs the parallel schedule; the sequential one believes weights independent")
+            raise ValueError("joint=True needs the parallel schedule; the sequential one has no joint shares")
         if self.site_store not in PLACES:
             raise ValueError(f"site_store must be one of {PLACES}, got {self.site_store!r}")
 
