@@ -11,6 +11,7 @@ which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose diffe
 
 Line 4 keeps the balance sum_b (slope_b + shift) = rho_prior (m - m_prior), which says that m is the posterior mean. It
 rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages themselves.
+Only joint shares (curvature.py), where they are counted, make the messages themselves follow H a little.
 
 All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph
 (graphs.py).
@@ -19,7 +20,6 @@ All state is updated in place and nothing here waits for the device, so a visit 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from bayesmp.equations.linear import SumMoments
 from bayesmp.equations.tilted import count_rejected
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import without_own_message
-from bayesmp.layers.base import Message, Weights
 from bayesmp.layers.linear import Linear, WeightLayer
 from bayesmp.network import Network
 from bayesmp.priors import spectral_std
@@ -37,6 +36,7 @@ from bayesmp.schedules.base import Batch, Schedule, VisitInfo
 from bayesmp.schedules.curvature import LayerCurvature
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.sweep import Sweep, without_noise
 from bayesmp.sites import Sites
 
 TIGHTNESS = 0.1  # training starts with weights held at their starting means to this share of the spectral std
@@ -48,30 +48,6 @@ MOMENT_ROWS = 4096  # inputs or patches of a batch from which A is estimated: pl
 JOINT_MEMORY = 25  # visits over which joint shares follow those of a renewed H
 TRUST = (0.01, 1.05)  # training starts with at most this share of all y as noise, and lets it grow so fast per visit
 PRECISION_FACTOR = 2.0  # no weight's precision may grow or shrink by more than this in one visit
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Everything one batch said: messages on the edges going out, and coming back."""
-
-    weights: list[Weights]
-    edges: list[Message]  # edges[k] enters layer k; the last one leaves the network
-    backs: dict[int, Gaussian]  # backs[k] arrives at the output of layer k
-    to_weights: Gaussian  # flat, multiplied over the batch
-    curvatures: dict[int, Tensor]  # curvature that arrives at the output of each layer with weights, per entry
-    input_curvatures: dict[int, Tensor]  # what uncertain inputs add to the curvature of a weight, on average
-    n_rejected: Tensor
-
-    @property
-    def outputs(self) -> Moments:
-        """Forward message at the head."""
-        return self.after(len(self.edges) - 2)
-
-    def after(self, k: int) -> Moments:
-        """Forward message that leaves layer k."""
-        edge = self.edges[k + 1]
-        assert isinstance(edge, Moments)
-        return edge
 
 
 class ParallelSchedule(Schedule):
@@ -276,7 +252,7 @@ class ParallelSchedule(Schedule):
         weights = network.weights()
         edges = network.sweep_out(batch.x, weights, lambda k, edge: self.own_pulls.take_out(batch, k, edge))
         if network.is_linearised:
-            edges = _without_noise(edges)
+            edges = without_noise(edges)
         m_out = edges[-1]
         assert isinstance(m_out, Moments)
         m_back: Gaussian | None = network.head.to_latent(m_out, batch.y, self._trusting_belief())
@@ -317,7 +293,7 @@ class ParallelSchedule(Schedule):
         network = self.network
         top = len(network.layers) - 1
         n_batch = len(sweep.outputs.mean)
-        slope = self.signs[:n_batch] * _output_curvature(sweep).sqrt()
+        slope = self.signs[:n_batch] * sweep.output_curvature.sqrt()
         for k in range(top, network.first_weight_layer - 1, -1):
             layer, m_in = network.layers[k], sweep.edges[k]
             if isinstance(layer, WeightLayer):
@@ -373,7 +349,7 @@ class ParallelSchedule(Schedule):
                 spread = edge.mean.var(correction=0) + edge.var.mean()
                 reach = torch.maximum(reach, change.square().mean() / (spread + tiny))
         assert change is not None
-        curvature = curvature + (_output_curvature(sweep) * change.square()).sum()
+        curvature = curvature + (sweep.output_curvature * change.square()).sum()
         stiffness = 1.0 - 1.0 / len(self.sites) + curvature / model.clamp_min(tiny)
         return 1.0 / torch.maximum(stiffness, reach.sqrt() / MAX_REACH).clamp_min(1.0)
 
@@ -386,27 +362,3 @@ class ParallelSchedule(Schedule):
         layer = self.network.layers[k]
         assert isinstance(layer, WeightLayer)
         return layer
-
-
-def _output_curvature(sweep: Sweep) -> Tensor:
-    """Curvature of the head at the network's outputs, one per entry."""
-    top = max(sweep.backs)
-    if top in sweep.curvatures:
-        return sweep.curvatures[top]
-    back = sweep.backs[top]
-    return back.rho / (1.0 + back.rho * sweep.outputs.var)
-
-
-def _without_noise(edges: list[Message]) -> list[Message]:
-    """The edges of a linearised network as messages to weights take them: activations without variance.
-
-    The variance of an activation is that of weights below, which all examples share and which are correlated with the
-    weights above; taken for fresh noise in every example it would make the weights above distrust their inputs. It
-    counts where it belongs, in the variance of the sums above.
-    """
-    return [
-        replace(edge, var=torch.zeros_like(edge.var))
-        if isinstance(edge, Moments) and not isinstance(edge, SumMoments)
-        else edge
-        for edge in edges
-    ]
