@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from bayesmp.data import MissingDataError
 
-FOR_CPU = ("sine", "mnist640", "robustness", "low_data", "scaling")  # about ten minutes in all on two cores
+# about a quarter of an hour in all on two cores
+FOR_CPU = ("sine", "mnist640", "robustness", "low_data", "scaling", "between_seeds", "truth")
 FOR_GPU = ("cifar10", "big_mlp")
 
 

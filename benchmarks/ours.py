@@ -56,6 +56,11 @@ def train_ours(
         with measured(x.device) as cost:
             trainer.run(min(chunk, epochs - trainer.n_epochs), progress=False)
         costs.append(cost)
+
+    def both(rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        prediction = network.predict(rows, batch_size=predict_batch)
+        return prediction.probs, getattr(prediction, "epistemic", None)  # None: a release that does not tell it
+
     peaks = [cost.peak_bytes for cost in costs if cost.peak_bytes is not None]
     plan = trainer.sites.plan
     run = Run(
@@ -66,6 +71,8 @@ def train_ours(
         peak_bytes=max(peaks, default=None),
         site_bytes=plan.n_bytes if plan.place == "device" else 0,
         history=[{**row, **seen.get(row["epoch"], {})} for row in trainer.history.to_rows()],
+        epistemic=lambda rows: both(rows)[1],
+        both=both,
     )
     return run, network
 

@@ -17,14 +17,6 @@ from benchmarks.timing import measured, seconds_per_call
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def blobs():
-    """Three classes around three points, (90, 4): easy enough for any method."""
-    generator = torch.Generator().manual_seed(0)
-    y = torch.arange(90) % 3
-    return torch.eye(3, 4)[y] * 4 + 0.3 * torch.randn(90, 4, generator=generator), y
-
-
 @pytest.mark.parametrize("name", [*FOR_CPU, *FOR_GPU])
 def test_each_benchmark_has_a_main(name):
     assert callable(importlib.import_module(f"benchmarks.{name}").main)
