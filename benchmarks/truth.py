@@ -1,0 +1,188 @@
+"""Is the belief right? Epistemic bands against long runs of NUTS: inside the data, near them, far away, in a gap.
+
+Three small networks on one-dimensional data. Reported is the median over grid points of our epistemic std over that of
+NUTS, by region, then the median over seeds. NUTS had the prior of seed 0; other seeds draw other prior means, so part
+of what they differ by is the prior and not the inference. Outside the data the chains of NUTS differ among themselves
+(column `chains`), and no ratio can be known better than that. The files with NUTS's answers lie in
+benchmarks/references, with the script that made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import bayesmp as bmp
+from bayesmp import plots
+from benchmarks.networks import mlp
+from benchmarks.options import begin, new_parser
+from benchmarks.references import CASES, FOLDER, NOISE_VAR, Case
+from benchmarks.timing import measured
+
+BATCH_SIZE = 50
+TARGETS = {"inside": (0.8, 1.25), "near": (0.6, 1.7), "far": (0.5, 2.0), "gap": (0.5, 2.0)}  # of std over NUTS's
+WINDOW = 1.5  # how far a picture reaches beyond the data, in ranges of the data
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A case's training data, and the mean and std of its function f on a grid according to NUTS."""
+
+    case: Case
+    x_train: NDArray[np.float64]  # (n, 1)
+    y_train: NDArray[np.float64]  # (n,)
+    grid: NDArray[np.float64]  # (g, 1)
+    truth: NDArray[np.float64]  # (g,), as all that follow
+    f_mean: NDArray[np.float64]
+    f_std: NDArray[np.float64]
+    chain_stds: NDArray[np.float64]  # (chain, g)
+    rhat: NDArray[np.float64]
+
+    @classmethod
+    def load(cls, path: Path, case: Case) -> Reference:
+        with np.load(path) as stored:
+            names = ("x_train", "y_train", "grid", "truth", "f_mean", "f_std", "chain_stds", "rhat")
+            return cls(case, *(stored[name].astype(np.float64) for name in names))
+
+    @property
+    def regions(self) -> dict[str, NDArray[np.bool_]]:
+        return self.case.regions(self.x_train, self.grid)
+
+    def ratios(self, std: NDArray[np.float64]) -> dict[str, float]:
+        """By region, the median over grid points of std (g,) over NUTS's."""
+        return {name: float(np.median(std[rows] / self.f_std[rows])) for name, rows in self.regions.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What one trained network says about f on the grid."""
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    seconds: float
+
+
+def train_case(reference: Reference, *, epochs: int, seed: int, device: torch.device) -> Answer:
+    """Train on the reference's data with the defaults, predict on its grid."""
+    x, y, grid = (
+        torch.as_tensor(part, dtype=torch.float32) for part in (reference.x_train, reference.y_train, reference.grid)
+    )
+    network = bmp.Network(mlp(*reference.case.widths), bmp.Regression(NOISE_VAR), seed=seed).to(device)
+    with measured(device) as cost:
+        bmp.fit(network, x, y, epochs=epochs, batch_size=BATCH_SIZE, seed=seed, progress=False)
+    found = network.predict(grid)
+    mean, var = (part.double().flatten().cpu().numpy() for part in (found.mean, found.epistemic_var))
+    return Answer(mean, np.sqrt(var), cost.seconds)
+
+
+def region_rows(name: str, reference: Reference, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A case's row per region: the ratios' median and range over seeds, beside what was asked for."""
+    chains = [reference.ratios(std) for std in reference.chain_stds]
+    rows = []
+    for region, inside in reference.regions.items():
+        ratios = [run[region] for run in runs]
+        low, high = TARGETS[region]
+        rows.append(
+            {
+                "case": name,
+                "region": region,
+                "std / NUTS's": median(ratios),
+                "seeds": _range(ratios),
+                "target": _range((low, high)),
+                "met": low <= median(ratios) <= high,
+                "chains": _range([chain[region] for chain in chains]),
+                "R-hat": float(np.median(reference.rhat[inside])),
+                "NUTS's std": float(np.median(reference.f_std[inside])),
+            }
+        )
+    return rows
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.3g}–{max(values):.3g}"
+
+
+def draw(answers: Mapping[str, Answer], references: Mapping[str, Reference], path: Path) -> None:
+    """A panel per case: our mean and two standard deviations (lines) over NUTS's (filled), without noise."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no picture: matplotlib is not installed")
+        return
+    figure = Figure(figsize=(3.0 * len(answers), 3.2), layout="constrained")
+    for ax, (name, own) in zip(figure.subplots(1, len(answers), squeeze=False)[0], answers.items(), strict=True):
+        reference = references[name]
+        low, high = reference.x_train.min(), reference.x_train.max()
+        reach = WINDOW * (high - low)
+        rows = (reference.grid[:, 0] >= low - reach) & (reference.grid[:, 0] <= high + reach)
+        x, centre, half = reference.grid[rows, 0], reference.f_mean[rows], 2 * reference.f_std[rows]
+        ax.fill_between(x, centre - half, centre + half, color=plots.SOFT, alpha=0.35, lw=0, label="NUTS, 2 std")
+        ax.plot(x, centre, color=plots.SOFT, lw=1.4, label="NUTS, mean")
+        ax.plot(x, own.mean[rows], color=plots.BLUE, lw=1.4, label="ours, mean")
+        for side in (-2, 2):
+            edge = own.mean[rows] + side * own.std[rows]
+            ax.plot(x, edge, color=plots.BLUE, lw=1.2, ls="--", label="ours, 2 std" if side > 0 else None)
+        ax.plot(reference.x_train[:, 0], reference.y_train, ".", color=plots.INK, ms=2.5, alpha=0.6, label="data")
+        spare = 0.15 * ((centre + half).max() - (centre - half).min())
+        ax.set_ylim((centre - half).min() - spare, (centre + half).max() + spare)  # ours may lie outside of it
+        ax.set_xlim(x.min(), x.max())
+        ax.set_title(name, fontsize=11)
+        ax.grid(alpha=0.2)
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, markerscale=3
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f"picture: {path}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = new_parser("truth", __doc__)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--epochs", type=int, default=400)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--references", type=Path, default=FOLDER, help="folder with NUTS's answers, CASE.npz")
+    parser.add_argument("--picture", type=Path, help="where to draw the bands of the first seed over NUTS's")
+    options = parser.parse_args(argv)
+    lacking = [name for name in options.cases if not (options.references / f"{name}.npz").exists()]
+    if lacking:
+        parser.error(f"{options.references} lacks {', '.join(f'{name}.npz' for name in lacking)}")
+    device, report = begin("truth", options)
+
+    references = {name: Reference.load(options.references / f"{name}.npz", CASES[name]) for name in options.cases}
+    runs: list[dict[str, Any]] = []
+    regions: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
+    pictured: dict[str, Answer] = {}
+    for name, reference in references.items():
+        inside = reference.regions["inside"]
+        for seed in range(options.seeds):
+            answer = train_case(reference, epochs=options.epochs, seed=seed, device=device)
+            pictured.setdefault(name, answer)
+            rmse = float(np.sqrt(np.mean((answer.mean - reference.f_mean)[inside] ** 2)))
+            row = {"case": name, "seed": seed, **reference.ratios(answer.std)}
+            runs.append(row | {"RMSE to NUTS's mean": rmse, "seconds": answer.seconds})
+            report.save("runs", runs)
+        own = [run for run in runs if run["case"] == name]
+        regions += region_rows(name, reference, own)
+        fits.append(
+            {"case": name} | {key: median(run[key] for run in own) for key in ("RMSE to NUTS's mean", "seconds")}
+        )
+        print(f"  {name} done", flush=True)
+    report.show("runs", runs, ["case", "seed", *TARGETS, "RMSE to NUTS's mean", "seconds"])
+    report.show("fits, median over seeds", fits)
+    report.show("regions", regions)
+    print(f"within the target: {sum(row['met'] for row in regions)} of {len(regions)} regions")
+    if options.picture is not None:
+        draw(pictured, references, options.picture)
+
+
+if __name__ == "__main__":
+    main()
