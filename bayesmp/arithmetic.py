@@ -34,3 +34,15 @@ def fast_arithmetic(device: torch.device, *, n_products: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(n_threads)
+
+
+@contextmanager
+def exact_products(device: torch.device) -> Iterator[None]:
+    """Products of float32 matrices in full: a variance left over from two large ones needs all digits."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -24,6 +24,7 @@ class EpochRecord:
     max_change: float  # largest change of a weight's mean in one visit, in posterior std
     metrics: dict[str, float]  # means over the training data, each batch predicted just before its visit
     seconds: float
+    loo: dict[str, float] = field(default_factory=dict)  # leave-one-out scores, where the belief was refreshed
 
 
 @dataclass(repr=False)
@@ -31,12 +32,28 @@ class History:
     """All epochs of a run; iterates over its records, and `column(name)` gives one quantity over the epochs."""
 
     records: list[EpochRecord] = field(default_factory=list)
+    stopped: str = ""  # why the last run ended
+
+    @property
+    def loo_nll(self) -> list[float]:
+        """Leave-one-out NLL in nats after every epoch: validation without validation data. NaN where the belief was not
+        refreshed (it is after epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ... and at the end of each run).
+        """
+        return [record.loo.get("nll", math.nan) for record in self.records]
+
+    @property
+    def loo_error(self) -> list[float]:
+        """Leave-one-out RMSE, or share of wrong classes, after every epoch; NaN as in `loo_nll`."""
+        return [record.loo.get("rmse", record.loo.get("error", math.nan)) for record in self.records]
 
     def __repr__(self) -> str:
         if not self.records:
             return "History(no epochs yet)"
         last = ", ".join(f"{name} {value:.4g}" for name, value in self.records[-1].metrics.items())
-        return f"History({len(self)} epochs, {sum(self.column('seconds')):.1f} s; last: {last})"
+        known = [value for value in self.loo_nll if not math.isnan(value)]
+        loo = f", leave-one-out nll {known[-1]:.4g}" if known else ""
+        why = f"; {self.stopped}" if self.stopped else ""
+        return f"History({len(self)} epochs, {sum(self.column('seconds')):.1f} s; last: {last}{loo}{why})"
 
     def __len__(self) -> int:
         return len(self.records)
@@ -49,9 +66,11 @@ class History:
 
     def column(self, name: str) -> list[float]:
         """A field of the records or one of their metrics, over the epochs."""
+        if name in ("loo_nll", "loo_error"):
+            return self.loo_nll if name == "loo_nll" else self.loo_error
         if self.records and name in self.records[0].metrics:
             return [record.metrics[name] for record in self.records]
-        known = ["epoch", "n_rejected", "rejected_share", "max_change", "seconds"]
+        known = ["epoch", "n_rejected", "rejected_share", "max_change", "seconds", "loo_nll", "loo_error"]
         if name not in known:
             known += list(self.records[0].metrics) if self.records else []
             raise ValueError(f"unknown column {name!r}; available: {known}")
@@ -70,8 +89,8 @@ class History:
         return [asdict(record) for record in self.records]
 
     @classmethod
-    def from_rows(cls, rows: list[dict[str, Any]]) -> History:
-        return cls([EpochRecord(**{**row, "steps": tuple(row["steps"])}) for row in rows])
+    def from_rows(cls, rows: list[dict[str, Any]], stopped: str = "") -> History:
+        return cls([EpochRecord(**{**row, "steps": tuple(row["steps"])}) for row in rows], stopped)
 
 
 class EpochTally:

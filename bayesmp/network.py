@@ -1,8 +1,8 @@
-"""The graph: ordered layers and a head; beliefs about all weights; one sweep out, one sweep back."""
+"""A Bayesian network: a graph of layers, a head, and what is believed about all weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 
 from bayesmp import checks, persistence
+from bayesmp.belief import Belief, Layout
+from bayesmp.belief import from_state as belief_from_state
 from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.graph import Graph
 from bayesmp.heads import Argmax, ClassPrediction, Head, Regression, RegressionPrediction, Softmax
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
-from bayesmp.layers.base import Layer, Message, Shape, Weights
+from bayesmp.layers.base import Gradient, Layer, Shape, Weights
 from bayesmp.layers.pooling import Pool2d
-from bayesmp.priors import RULES, WeightPrior
+from bayesmp.priors import RULES
+from bayesmp.regime import MOMENTS, Regime
 
 Prediction = RegressionPrediction | ClassPrediction
 
@@ -38,13 +42,15 @@ class Slot:
 
 
 class Network:
-    """A Bayesian network: layers, a head, and a Gaussian belief about each weight.
+    """A Bayesian network: layers, a head, and what is believed about all weights.
 
     All weights of all layers live in one flat vector; `prior` and `marginal` are Gaussians of that shape, and the
-    layers see views of it. `start` holds the means at which training starts (float64, on the CPU), `joint_share` one
-    number per layer: how much of the variance of its sums is left when the correlations between its weights are
-    counted (curvature.py); 1 where they are not. `is_linearised` says that sweeps take activations as linear around
-    their inputs' means. Both belong to what was learned: a training run sets them, `reset` takes them back.
+    layers see views of it. `start` holds the means at which training starts (float64, on the CPU).
+
+    What training learns beside the marginal, and `reset` takes back: `regime`, how sweeps are done; `sum_share`, one
+    number per layer, how much of the variance of its sums is left when the correlations between its weights are
+    counted in sweeps (schedules/metric.py); and `belief`, the joint belief about all weights that predictions are made
+    with (belief.py), None before the first training.
 
     Args:
         layers: in order, e.g. [Linear(1, 16), LeakyReLU(), Linear(16, 1)].
@@ -75,13 +81,14 @@ class Network:
         self.shapes = _shapes_along(self.layers, self.input_shape)  # shapes[k]: input of layer k; last: output
         self.n_outputs = head.n_outputs(self.shapes[-1])
         self.slots = _slots(self.layers)
-        self.first_weight_layer = self.slots[0].layer
-        drawn = self._draw_prior()
-        self.marginal = drawn.belief.map(lambda part: part.float())
-        self.prior = drawn.belief
-        self.start = drawn.start
-        self.joint_share = torch.ones(len(self.layers))
-        self.is_linearised = False
+        self.graph = Graph(self.layers)
+        belief, start, self.spread = self._draw_prior()
+        self.marginal = belief.map(lambda part: part.float())
+        self.prior = belief
+        self.start = start
+        self.sum_share = torch.ones(len(self.layers))
+        self.regime = MOMENTS
+        self.belief: Belief | None = None
         self.head_log_weights = head.prior_log_weights().float()
 
     # --- state -------------------------------------------------------------------------------------------------------
@@ -128,15 +135,17 @@ class Network:
         if was_prior:
             self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
-        self.joint_share = self.joint_share.to(device=device, dtype=dtype)
+        self.sum_share = self.sum_share.to(device=device, dtype=dtype)
+        self.belief = None if self.belief is None else self.belief.to(device, dtype)
         return self
 
     def reset(self) -> None:
         """Forget all data: the marginal becomes the prior again."""
         self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head.prior_log_weights().to(self.head_log_weights)
-        self.joint_share = torch.ones_like(self.joint_share)
-        self.is_linearised = False
+        self.sum_share = torch.ones_like(self.sum_share)
+        self.regime = MOMENTS
+        self.belief = None
 
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""
@@ -154,14 +163,14 @@ class Network:
 
     def weights(self, belief: Gaussian | None = None) -> list[Weights]:
         """Moments of all weights per layer, from a flat belief (the marginal if not given): variances as sums of
-        these weights have them, with the layer's joint share.
+        these weights have them, with the layer's share.
         """
         belief = self.marginal if belief is None else belief
         var = 1.0 / belief.rho
         means, variances = self.unpack(belief.tau * var), self.unpack(var)
         return [
             {name: Moments(mean[name], share * variance[name]) for name in mean}
-            for mean, variance, share in zip(means, variances, self.joint_share, strict=True)
+            for mean, variance, share in zip(means, variances, self.sum_share, strict=True)
         ]
 
     # --- saving ------------------------------------------------------------------------------------------------------
@@ -182,7 +191,8 @@ class Network:
             "seed": self.seed,
             "input_shape": self.input_shape,
             "prior": self.prior_rule,
-            "is_linearised": self.is_linearised,
+            "regime": self.regime.to_json(),
+            "belief": None if self.belief is None else self.belief.description(),
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
@@ -196,64 +206,129 @@ class Network:
             "marginal.tau": self.marginal.tau,
             "marginal.rho": self.marginal.rho,
             "start": self.start,
-            "joint_share": self.joint_share,
+            "sum_share": self.sum_share,
             "head.log_weights": self.head_log_weights,
             "head.grid": self.head.grid,
-        }
+        } | {f"belief.{name}": part for name, part in (self.belief.state() if self.belief is not None else {}).items()}
 
-    # --- sweeps ------------------------------------------------------------------------------------------------------
+    # --- first order -------------------------------------------------------------------------------------------------
 
-    def sweep_out(
-        self,
-        x: Tensor,
-        weights: Sequence[Weights],
-        adjust: Callable[[int, Message], Message] | None = None,
-    ) -> list[Message]:
-        """Forward messages on every edge: [x, after layer 0, after layer 1, ...]; adjust(k, edge) may replace each."""
-        edges: list[Message] = [x]
-        for k, (layer, own) in enumerate(zip(self.layers, weights, strict=True)):
-            edge = self._forward(layer, edges[-1], own)
-            edges.append(edge if adjust is None else adjust(k, edge))
-        return edges
+    @property
+    def layout(self) -> Layout:
+        """The weight layers as the joint belief sees them: prior variances and means as matrices (o, i)."""
+        var, mean = self.unpack(self.prior.var), self.unpack(self.marginal.mean)
+        nodes = self.graph.weight_nodes
+        return Layout(
+            [node.layer.to_matrix(var[node.index]) for node in nodes],
+            [node.layer.to_matrix(mean[node.index]) for node in nodes],
+        )
 
-    def outputs(self, x: Tensor, weights: Sequence[Weights]) -> Moments:
-        """Forward message at the head; unlike `sweep_out` it keeps no intermediate messages alive."""
-        edge: Message = x
-        for layer, own in zip(self.layers, weights, strict=True):
-            edge = self._forward(layer, edge, own)
-        assert isinstance(edge, Moments)
-        return edge
+    def gradients(self, x: Tensor, slopes: Tensor | None = None) -> tuple[Moments, list[Gradient]]:
+        """Outputs of a sweep at the marginals, and slopes of k mixtures of them in each layer's weights.
 
-    def _forward(self, layer: Layer, edge: Message, weights: Weights) -> Message:
-        return layer.linearised(edge, weights) if self.is_linearised else layer.to_output(edge, weights)
+        Args:
+            x: (b, *input_shape).
+            slopes: (k, b, n_outputs), how the outputs are mixed; each output by itself if not given.
+        """
+        return self.gradients_and_noise(x, slopes)[:2]
+
+    def gradients_and_noise(self, x: Tensor, slopes: Tensor | None = None) -> tuple[Moments, list[Gradient], Tensor]:
+        """`gradients`, and the part of the outputs' variance that messages to weights take for noise, (b, o)."""
+        trace = self.graph.sweep_out(x, self.weights(), self.regime)
+        if slopes is None:
+            eye = torch.eye(self.n_outputs, dtype=x.dtype, device=x.device)
+            slopes = eye[:, None, :].expand(-1, len(x), -1)
+        found = [
+            trace.locals[node.index].gradient(slope)
+            for node, slope in self.graph.pull(trace, slopes)
+            if node.has_weights
+        ]
+        noise = torch.zeros_like(trace.outputs.mean)
+        if self.regime.input_noise and bool((self.sum_share == 1.0).all()):  # else too little is left to weaken a pull
+            noise = self.graph.output_noise(trace)
+        return trace.outputs, found[::-1], noise
 
     # --- prediction --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict(self, x: Any, *, batch_size: int | None = None) -> Any:
-        """Predictions for new inputs: one forward sweep with the marginals, no sampling.
+    def predict(self, x: Any, *, batch_size: int | None = None, joint: bool = True) -> Any:
+        """Predictions for new inputs, deterministic: no sampling.
 
         Args:
             x: (n, *input_shape), tensor or array.
             batch_size: rows at a time; chosen so that memory stays bounded if not given.
+            joint: take the variance of the outputs from the joint belief, by pulling each output's slopes back through
+                the network: as many sweeps back as there are outputs. False takes it from one sweep with independent
+                weights: cheaper, above all with many outputs, and good where the data are, but too sure elsewhere. A
+                network that was never trained has no joint belief.
 
         Returns:
             RegressionPrediction (.mean .epistemic_var .noise_var .var .std .interval) or ClassPrediction (.probs
-            .entropy .label), on the network's device.
+            .entropy .epistemic .aleatoric .label), on the network's device.
         """
         x = checks.check_inputs(x, self.input_shape, self.dtype)
-        if batch_size is None:
-            widest = max(int(torch.Size(shape).numel()) for shape in self.shapes)
-            budget = PREDICT_BUDGET.get(self.device.type, PREDICT_BUDGET["cpu"])
-            batch_size = min(4096, max(1, budget // widest))
-        else:
-            batch_size = checks.check_positive_int(batch_size, "batch_size")
-        weights = self.weights()
-        parts = []
-        for rows in x.split(batch_size):
-            m_out = self.outputs(rows.to(device=self.device, dtype=self.dtype), weights)
-            parts.append(self.head.predict(m_out, self.head_log_weights))
+        parts = [
+            self.head.predict(m_out, self.head_log_weights, covariance)
+            for m_out, covariance in self._output_beliefs(x, batch_size, joint=joint)
+        ]
         return type(parts[0]).concatenate(parts)
+
+    def _output_beliefs(
+        self, x: Tensor, batch_size: int | None, *, joint: bool
+    ) -> Iterator[tuple[Moments, Tensor | None]]:
+        """Moments of the outputs, and their covariances (b, o, o) where the joint belief is asked, in slices."""
+        belief = self.belief if joint else None
+        if batch_size is None:
+            batch_size = self.rows_at_once(1 if belief is None else self.n_outputs)
+        batch_size = checks.check_positive_int(batch_size, "batch_size")
+        weights = self.weights()
+        for rows in x.split(batch_size):
+            rows = rows.to(device=self.device, dtype=self.dtype)
+            if belief is None:
+                yield self.graph.outputs(rows, weights, self.regime), None
+                continue
+            m_out, gradients = self.gradients(rows)
+            covariance = belief.covariance(gradients).to(self.dtype)
+            yield Moments(m_out.mean, covariance.diagonal(dim1=1, dim2=2)), covariance
+
+    def rows_at_once(self, n_slopes: int) -> int:
+        """Examples whose slopes in all edges fit into memory that is always there."""
+        widest = max(int(torch.Size(shape).numel()) for shape in self.shapes)
+        if n_slopes > 1:  # rows of convolutions are formed, too
+            widest = max(widest, *(slot.stop - slot.start for slot in self.slots if len(slot.shape) > 2), 0)
+        budget = PREDICT_BUDGET.get(self.device.type, PREDICT_BUDGET["cpu"])
+        return min(4096, max(1, budget // (widest * n_slopes)))
+
+    @torch.no_grad()
+    def sample_functions(self, x: Any, n: int = 1, *, seed: int = 0) -> Tensor:
+        """Draws (n, len(x), n_outputs) of the network's function from the joint belief.
+
+        Each draw is one function for all inputs. The belief is about the network linearised around its means, and so
+        are the draws: their mean and variance are `.mean` and `.epistemic_var` of `predict`.
+
+        Args:
+            x: (b, *input_shape), tensor or array.
+            n: number of draws.
+            seed: of the draws; the same seed gives the same functions at other inputs.
+        """
+        if self.belief is None:
+            raise ValueError("there is no joint belief to draw from yet; train the network first (bayesmp.fit)")
+        x = checks.check_inputs(x, self.input_shape, self.dtype)
+        n = checks.check_positive_int(n, "n")
+        generator = torch.Generator().manual_seed(seed)
+        nodes, weights = self.graph.weight_nodes, self.weights()
+        draws = []
+        for _ in range(n):
+            drawn: list[dict[str, Tensor]] = [{} for _ in self.layers]
+            for node, matrix in zip(nodes, self.belief.sample(generator), strict=True):
+                drawn[node.index] = node.layer.from_matrix(matrix.to(self.marginal.tau))
+            draws.append(drawn)
+        found = []
+        for rows in x.split(self.rows_at_once(1)):
+            trace = self.graph.sweep_out(rows.to(device=self.device, dtype=self.dtype), weights, self.regime)
+            changes = [list(self.graph.push(trace, drawn))[-1][1] for drawn in draws]
+            found.append(trace.outputs.mean + torch.stack(changes))
+        return torch.cat(found, 1)
 
     def __repr__(self) -> str:
         lines = [f"Network({self.n_weights:,} weights, head={self.head!r}, {self.dtype}, {self.device})"]
@@ -264,18 +339,22 @@ class Network:
             lines.append(f"  {layer!r:<34} -> {shape:<16}" + (f"{n_own:>12,} weights" if n_own else ""))
         return "\n".join(line.rstrip() for line in lines)
 
-    def _draw_prior(self) -> WeightPrior:
-        """The prior of all weights and where training starts, in float64 on the CPU."""
+    def _draw_prior(self) -> tuple[Gaussian, Tensor, Tensor]:
+        """The prior of all weights, where training starts, and on which scale (priors.py), in float64 on the CPU."""
         generator = torch.Generator().manual_seed(self.seed)
+        first = self.slots[0].layer
         found = [
-            layer.weight_priors(
-                shape, is_first=index == self.first_weight_layer, generator=generator, rule=self.prior_rule
-            )
+            layer.weight_priors(shape, is_first=index == first, generator=generator, rule=self.prior_rule)
             for index, (layer, shape) in enumerate(zip(self.layers, self.shapes[:-1], strict=True))
         ]
-        beliefs = [{name: prior.belief for name, prior in layer.items()} for layer in found]
+        belief = self.pack([{name: prior.belief for name, prior in layer.items()} for layer in found])
         start = torch.cat([found[slot.layer][slot.name].start.reshape(-1) for slot in self.slots])
-        return WeightPrior(self.pack(beliefs), start)
+        spread = belief.rho.rsqrt()
+        for slot in self.slots:
+            given = found[slot.layer][slot.name].spread
+            if given is not None:
+                spread[slot.start : slot.stop] = given
+        return belief, start, spread
 
 
 def load(path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Network:
@@ -299,12 +378,21 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
         input_shape=found["input_shape"],
         prior=found["prior"],
     )
-    network.is_linearised = found["is_linearised"]
+    if "regime" not in found:
+        raise ValueError(
+            f"{file.path!r} was saved by bayesmp {file.header['library']}, before networks had a joint belief; this "
+            "version cannot read it: train the network again, or load it with that version"
+        )
+    network.regime = Regime(**found["regime"])
     network.head.grid = file.tensor("head.grid").clone()
     network.head_log_weights = network.head.prior_log_weights().float()
     network.to(getattr(torch, found["dtype"]))
     for name, target in network.state().items():
         file.fill(target, name)
+    if found["belief"] is not None:
+        names = [name for name in file.names() if name.startswith("belief.")]
+        tensors = {name.removeprefix("belief."): file.tensor(name).clone() for name in names}
+        network.belief = belief_from_state(found["belief"], tensors)
     exact, start = network._exact_prior, network.start
     network.prior, network.start = exact, start
     means, variances = network.unpack(exact.mean), network.unpack(exact.var)

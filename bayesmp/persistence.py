@@ -1,6 +1,6 @@
 """The file format: a safetensors file, whose metadata hold one JSON header that says what the tensors are. No pickle.
 
-    metadata["bayesmp"]    {"format": 1, "library": "0.1.0", "torch": "2.6.0", "kind": "model" or "run", ...}
+    metadata["bayesmp"]    {"format": 2, "library": "0.1.0", "torch": "2.6.0", "kind": "model" or "run", ...}
     metadata["checksum"]   CRC-32 of that text
     metadata["checksums"]  {tensor name: CRC-32 of its bytes}
 
@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-FORMAT = 1  # of the header and the tensors' names; a file with a higher one is refused
+FORMAT = 2  # of the header and the tensors' names; a file with a higher one is refused
 BLOCK = 2**22  # entries moved at a time, so that a store of any size passes through little memory
 CODES = {
     torch.float64: "F64",
@@ -160,6 +160,10 @@ class SavedFile:
                 f"{path!r} has format {self.header['format']}, written by bayesmp {self.header['library']}; this "
                 f"version reads formats up to {FORMAT}: upgrade bayesmp"
             )
+
+    def names(self) -> list[str]:
+        """Names of all tensors in the file."""
+        return list(self._checksums)
 
     def tensor(self, name: str) -> Tensor:
         """One tensor as it was saved, on the CPU, or a ValueError if its bytes have changed since."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from bayesmp.gaussian import Gaussian
 
 BIAS_VAR = 0.5
+BIAS_SPREAD = 1.0
 NARROW_FAN_IN = 16  # layers up to this fan-in have the paper's prior under both rules
 RULES = ("narrow", "paper")
 NARROW_MEANS, NARROW_VARS = 0.5, 0.6  # powers of min(1, 16 / fan-in) in the narrow rule
@@ -38,10 +39,17 @@ _MEAN_SHARE, _VAR_SHARE = 0.4496, 0.8041  # E[y]^2-like and Var[y]-like parts of
 
 @dataclass(frozen=True, slots=True)
 class WeightPrior:
-    """The prior of a weight tensor, and the means at which training starts."""
+    """The prior of a weight tensor, and the means at which training starts.
+
+    Attributes:
+        belief: the prior.
+        start: means at which training starts.
+        spread: scale on which such means differ; the first visits are held near `start` on it. None: the prior's std.
+    """
 
     belief: Gaussian
     start: Tensor
+    spread: float | None = None
 
 
 PriorLike = tuple[float | Tensor, float | Tensor]  # (mean, var), each broadcastable to the weights
@@ -74,15 +82,16 @@ def default_weight_prior(
     rule: str = "narrow",
 ) -> WeightPrior:
     """The prior of a weight tensor by a rule: drawn starting means, constant variance; in float64 on the CPU."""
-    start = spectral_std(fan_in, n_out) * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+    spread = spectral_std(fan_in, n_out)
+    start = spread * torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
     var = weight_variance(fan_in, n_out, is_first=is_first, rule=rule)
     means = _narrowing(fan_in, rule) ** NARROW_MEANS * start
-    return WeightPrior(Gaussian.from_moments(means, torch.full_like(start, var)), start)
+    return WeightPrior(Gaussian.from_moments(means, torch.full_like(start, var)), start, spread)
 
 
 def default_bias_prior(shape: Sequence[int]) -> WeightPrior:
     zeros = torch.zeros(tuple(shape), dtype=torch.float64)
-    return WeightPrior(Gaussian.from_moments(zeros, torch.full_like(zeros, BIAS_VAR)), zeros)
+    return WeightPrior(Gaussian.from_moments(zeros, torch.full_like(zeros, BIAS_VAR)), zeros, BIAS_SPREAD)
 
 
 def given_prior(prior: PriorLike, shape: Sequence[int], name: str) -> WeightPrior:

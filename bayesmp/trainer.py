@@ -1,10 +1,11 @@
-"""The loop: batches with fixed membership, epochs in random order, history, checks, progress."""
+"""The loop: batches with fixed membership, epochs in random order, refreshes of the belief, history, stopping."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -14,13 +15,18 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bayesmp import checks, persistence
-from bayesmp.arithmetic import fast_arithmetic
+from bayesmp.arithmetic import exact_products, fast_arithmetic
+from bayesmp.belief import MAX_RANK
 from bayesmp.history import EpochTally, History
+from bayesmp.joint import Refreshed, memory_plan, refresh
 from bayesmp.network import Network, from_file
 from bayesmp.schedules import Batch, check_schedule, make_schedule
+from bayesmp.settings import SETTINGS
 from bayesmp.sites import PLACES, SiteIndex, Sites, format_bytes, plan_storage
+from bayesmp.stopping import Checkpoint, at_rest, refresh_due
 
 LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
+MAX_EPOCHS = 1000  # of a run that stops by itself
 INVARIANT_TOLERANCE = 1e-3  # relative; float32 sums over some hundred sites stay well inside it
 
 
@@ -32,9 +38,9 @@ class TrainConfig:
         batch_size: examples that share a site, at most (batches are made equally large); the size of a parallel step.
         schedule: "parallel" (whole batch as matrix products) or "sequential" (the paper's, one example at a time).
         seed: decides which examples share a batch and the order of visits.
-        joint: whether the parallel schedule counts correlations between weights in the variance of their sums; None:
-            in networks of dense layers only (schedules/curvature.py). False takes
-            weights as independent: larger errors, wider bands away from the data.
+        joint: whether the parallel schedule counts correlations between weights in the variance of their sums while it
+            trains; None: in networks of dense layers only (schedules/metric.py). Predictions are made with the joint
+            belief in any case.
         site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
         site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
         debug: check after each epoch that the posterior equals prior x sites.
@@ -56,7 +62,7 @@ class TrainConfig:
         if self.joint not in (None, True, False):
             raise ValueError(f"joint must be True, False or None (decide by the network), got {self.joint!r}")
         if self.joint and self.schedule != "parallel":
-            raise ValueError("joint=True needs the parallel schedule; the sequential one has no joint shares")
+            raise ValueError("joint=True needs the parallel schedule; the sequential one has no shares of sums")
         if self.site_store not in PLACES:
             raise ValueError(f"site_store must be one of {PLACES}, got {self.site_store!r}")
 
@@ -91,8 +97,11 @@ class Trainer:
         self.schedule = make_schedule(
             self.config.schedule, network, self.sites, seed=self.config.seed, joint=self.config.joint
         )
+        self._has_gradients = self._check_gradients()
         network.reset()
         self.schedule.start(self.y, largest_batch=len(self.members[0]))
+        self._refreshed_at = 0  # epoch
+        self._last_mean = network.marginal.mean.clone()  # at that time
         self._tell_memory()
 
     @property
@@ -100,20 +109,51 @@ class Trainer:
         """Epochs run so far."""
         return len(self.history)
 
-    def run(self, epochs: int, *, progress: bool | None = None) -> History:
-        """Train for this many more epochs; each visits every batch once, in a new random order.
+    def run(self, epochs: int | str = "auto", *, max_epochs: int = MAX_EPOCHS, progress: bool | None = None) -> History:
+        """Train on; each epoch visits every batch once, in a new random order.
+
+        When it ends, the joint belief is refreshed by a pass over the data, and the network predicts with it.
 
         Args:
-            epochs: how many.
+            epochs: how many more, or "auto": until the leave-one-out score and the means are at rest (stopping.py);
+                `history.stopped` says why it ended, and a warning comes if it did not come to rest.
+            max_epochs: bound for "auto", on all epochs of this run so far.
             progress: show a progress bar; None shows it in a terminal only.
         """
-        epochs = checks.check_positive_int(epochs, "epochs")
+        is_auto = isinstance(epochs, str)
+        if is_auto and epochs != "auto":
+            raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
+        if is_auto and not self._has_gradients:
+            raise ValueError(
+                "epochs='auto' judges progress by the joint belief, which a layer without gradient() does not allow; "
+                "give a number of epochs"
+            )
+        if is_auto and not self._has_gradients:
+            raise ValueError(
+                "a layer cannot tell its gradient, so there is no leave-one-out score: pass epochs=<number>"
+            )
+        limit = checks.check_positive_int(max_epochs, "max_epochs") - self.n_epochs if is_auto else 0
+        n_epochs = max(0, limit) if is_auto else checks.check_positive_int(epochs, "epochs")
         self._check_network()
         with fast_arithmetic(self.network.device, n_products=self._products_per_batch()):
-            self._run(epochs, progress)
+            self._run(n_epochs, progress, is_auto=is_auto)
+            self._finish()
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
         return self.history
+
+    def _check_gradients(self) -> bool:
+        """Whether all layers can tell their gradients, without which there is no joint belief; the parallel schedule
+        needs them, and says so before anything is changed.
+        """
+        try:
+            with torch.no_grad():
+                self.network.gradients(self.x[:1])
+        except NotImplementedError as error:
+            if self.config.schedule == "parallel":
+                raise TypeError(str(error)) from None
+            return False
+        return True
 
     def _check_network(self) -> None:
         """Make sure that the network is still in the state this run left it in."""
@@ -125,6 +165,7 @@ class Trainer:
             )
         if not self.check_invariant() < INVARIANT_TOLERANCE:  # reset, trained by another run, or a visit interrupted
             self.schedule.refresh()
+        network.head_log_weights.copy_(sites.head_posterior(self.schedule.head_prior))  # as training has it
 
     def _products_per_batch(self) -> int:
         network = self.network
@@ -133,14 +174,79 @@ class Trainer:
         return per_example * len(self.members[0])
 
     @torch.inference_mode()
-    def _run(self, epochs: int, progress: bool | None) -> None:
+    def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool) -> None:
         hidden = not (sys.stderr.isatty() if progress is None else progress)
-        with tqdm(total=epochs * len(self.members), disable=hidden, unit="batch", mininterval=0.5) as bar:
-            for epoch in range(self.n_epochs + 1, self.n_epochs + epochs + 1):
+        total = None if is_auto else n_epochs * len(self.members)
+        self.history.stopped = f"ran the {n_epochs} epochs asked for"
+        with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
+            for epoch in range(self.n_epochs + 1, self.n_epochs + n_epochs + 1):
                 bar.set_description(f"epoch {epoch}")
                 self._run_epoch(epoch, bar)
-                metrics = self.history[-1].metrics
-                bar.set_postfix({name: f"{value:.4g}" for name, value in metrics.items()})
+                if self._has_gradients and refresh_due(epoch, self._refreshed_at):
+                    self._refresh_in_training(epoch)
+                shown = dict(self.history[-1].metrics)
+                shown |= {f"loo {name}": value for name, value in self.history[-1].loo.items() if name != "moved"}
+                bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
+                if is_auto and self._refreshed_at == epoch and self._at_rest():
+                    self.history.stopped = f"at rest after {epoch} epochs"
+                    return
+        if is_auto:
+            self.history.stopped = f"not at rest after {self.n_epochs} epochs, the limit"
+            warnings.warn(
+                f"training was not at rest after max_epochs={self.n_epochs} epochs: the leave-one-out score or the "
+                "means still moved; go on with Trainer.run, or raise max_epochs",
+                stacklevel=4,
+            )
+
+    # --- the joint belief --------------------------------------------------------------------------------------------
+
+    def _refresh_in_training(self, epoch: int) -> None:
+        """Refresh the belief from some of the data; from its leave-one-out outputs the head's constant is judged."""
+        network, schedule = self.network, self.schedule
+        found = self._refresh(SETTINGS.refresh_examples, SETTINGS.refresh_rank, seed=epoch)
+        if found.constant is not None and not schedule.judges_constant:
+            schedule.hear_score(found.scores["nll"])
+            schedule.hear_constant(found.constant)
+        marginal = network.marginal
+        moved = ((marginal.mean - self._last_mean).square() * marginal.rho).mean().sqrt()
+        self._last_mean.copy_(marginal.mean)
+        self._refreshed_at = epoch
+        self.history.records[-1] = replace(self.history[-1], loo={**found.scores, "moved": float(moved)})
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """The belief that the network predicts with, and the constant that belongs to it; training is not touched."""
+        network, schedule = self.network, self.schedule
+        if not self.history.records or not self._has_gradients:
+            return
+        found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0)
+        network.belief = found.belief
+        if found.constant is not None and not schedule.judges_constant:
+            total = schedule.head_prior.to(found.constant) + found.constant
+            network.head_log_weights = (total - total.max()).to(network.head_log_weights)
+        if not self.history[-1].loo:
+            self.history.records[-1] = replace(self.history[-1], loo=found.scores)
+
+    def _refresh(self, max_examples: int, max_rank: int, *, seed: int) -> Refreshed:
+        with exact_products(self.network.device):
+            return refresh(
+                self.network,
+                self.x,
+                self.y,
+                self.network.head_log_weights,
+                self.schedule.head_prior,
+                max_examples=max_examples,
+                max_rank=max_rank,
+                seed=seed,
+            )
+
+    def _at_rest(self) -> bool:
+        passed = [
+            Checkpoint(record.epoch, record.loo["nll"], record.loo["moved"])
+            for record in self.history
+            if "moved" in record.loo
+        ]
+        return at_rest(passed, self.n_epochs * len(self.members))
 
     def save(self, path: persistence.PathLike) -> None:
         """Write the run to a safetensors file: the network, all sites, the history; not the data. `Trainer.load` reads
@@ -151,6 +257,8 @@ class Trainer:
                 "config": asdict(self.config),
                 "history": self.history.to_rows(),
                 "counters": {name: getattr(self.schedule, name) for name in self.schedule.counters},
+                "refreshed_at": self._refreshed_at,
+                "stopped": self.history.stopped,
                 "device": self.network.device.type,
                 "data": {name: _identify(part) for name, part in (("x", self.x), ("y", self.y))},
                 "batch_sizes": [len(rows) for rows in self.members],
@@ -182,7 +290,10 @@ class Trainer:
         with persistence.opened(path, kinds=("run",)) as file:
             run = file.header["run"]
             network = from_file(file, classes).to(_find_device(device, run["device"], file.path))
-            reached = network.marginal, network.head_log_weights, network.joint_share
+            reached = {
+                name: getattr(network, name)
+                for name in ("marginal", "head_log_weights", "sum_share", "regime", "belief")
+            }
             trainer = cls(network, x, y, TrainConfig(**run["config"]))
             for name, part in (("x", trainer.x), ("y", trainer.y)):
                 _check_same(name, part, run["data"][name], file.path)
@@ -191,13 +302,16 @@ class Trainer:
                 file.fill(target, name)
         for name, value in run["counters"].items():
             setattr(trainer.schedule, name, value)
-        trainer.history = History.from_rows(run["history"])
-        network.marginal, network.head_log_weights, network.joint_share = reached
+        trainer.history = History.from_rows(run["history"], stopped=run["stopped"])
+        trainer._refreshed_at = run["refreshed_at"]
+        for name, value in reached.items():
+            setattr(network, name, value)
         return trainer
 
     def _state(self) -> dict[str, Tensor]:
         """The tensors of a run that a loaded one is filled with."""
         found = {f"sites.{name}": part for name, part in self.sites.state().items()}
+        found["last_mean"] = self._last_mean
         return found | {f"schedule.{name}": part for name, part in self.schedule.state().items()}
 
     def check_invariant(self) -> float:
@@ -239,6 +353,7 @@ class Trainer:
     def _tell_memory(self) -> None:
         """Say what a large run keeps, before it starts: sites, and the schedule's state beside them."""
         beside = sum(part.nbytes for part in self.schedule.state().values())
+        beside += memory_plan(self.network, len(self.x)).n_bytes
         if self.sites.plan.n_bytes + beside > LARGE_STORE:
             size = f"{len(self.members)} batches x {self.network.n_weights:,} weights"
             print(f"bayesmp: {self.sites.plan} ({size}), {format_bytes(beside)} beside them", file=sys.stderr)
@@ -291,15 +406,27 @@ def _find_device(given: str | torch.device | None, saved: str, path: str) -> tor
     return torch.device(saved if given is None else given)
 
 
-def fit(network: Network, x: Any, y: Any, *, epochs: int = 25, progress: bool | None = None, **options: Any) -> History:
+def fit(
+    network: Network,
+    x: Any,
+    y: Any,
+    *,
+    epochs: int | str = "auto",
+    max_epochs: int = MAX_EPOCHS,
+    progress: bool | None = None,
+    **options: Any,
+) -> History:
     """Train a network on data: `Trainer(network, x, y, **options).run(epochs)`, for when the run need not go on later.
 
     Args:
         network: trained in place, from its prior.
         x, y: training data, tensors or arrays.
-        epochs: visits to each batch.
+        epochs: visits to each batch; "auto" trains until it is at rest (Trainer.run).
+        max_epochs: bound for "auto".
         progress: show a progress bar; None shows it in a terminal only.
         options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, debug.
     """
-    checks.check_positive_int(epochs, "epochs")
-    return Trainer(network, x, y, **options).run(epochs, progress=progress)
+    if epochs != "auto":
+        checks.check_positive_int(epochs, "epochs")
+    checks.check_positive_int(max_epochs, "max_epochs")
+    return Trainer(network, x, y, **options).run(epochs, max_epochs=max_epochs, progress=progress)

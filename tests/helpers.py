@@ -47,9 +47,11 @@ def linear_posterior(x: np.ndarray, y: np.ndarray, mean: np.ndarray, var: np.nda
 
 
 def snapshot(network: bmp.Network) -> list[torch.Tensor]:
-    """Everything a network believes, and where training starts, copied."""
-    beliefs = (network.prior.tau, network.prior.rho, network.marginal.tau, network.marginal.rho)
-    return [part.clone() for part in (*beliefs, network.start, network.joint_share, network.head_log_weights)]
+    """Everything a network believes, the joint belief included, and where training starts, copied."""
+    marginals = (network.prior.tau, network.prior.rho, network.marginal.tau, network.marginal.rho)
+    joint = () if network.belief is None else network.belief.state().values()
+    rest = (network.start, network.sum_share, network.head_log_weights)
+    return [part.clone() for part in (*marginals, *rest, *joint)]
 
 
 def assert_unchanged(network: bmp.Network, before: list[torch.Tensor]) -> None:

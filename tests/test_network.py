@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.gaussian import Gaussian
+from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.regime import LINEAR, MOMENTS
 from tests.helpers import assert_unchanged, blobs, linear_data, mlp, snapshot
 
 CNN = [
@@ -97,10 +98,12 @@ def test_making_a_network_leaves_the_global_random_numbers_alone():
 def test_a_new_network_believes_its_prior_and_reset_returns_to_it():
     network = trained()
     assert not torch.equal(network.marginal.tau, network.prior.tau)
-    network.joint_share[0] = 0.4
+    assert network.belief is not None
+    network.sum_share[0], network.regime = 0.4, LINEAR
     start = network.start.clone()
     network.reset()
-    assert (network.joint_share == 1.0).all() and torch.equal(network.start, start)
+    assert (network.sum_share == 1.0).all() and torch.equal(network.start, start)
+    assert network.regime == MOMENTS and network.belief is None
     assert torch.equal(network.marginal.tau, network.prior.tau) and torch.equal(network.marginal.rho, network.prior.rho)
     assert network.marginal.tau.data_ptr() != network.prior.tau.data_ptr()
 
@@ -152,13 +155,17 @@ def test_to_keeps_where_training_starts_in_full_precision():
 def test_to_keeps_what_was_learned():
     network = trained()
     before = network.marginal.map(torch.clone)
-    network.joint_share[0] = 0.25
+    x = linear_data(5)[0]
+    network.sum_share[0] = 0.25
+    predicted = network.predict(x).epistemic_var
     network.to(torch.float64)
-    assert network.joint_share[0] == 0.25 and network.joint_share.dtype == torch.float64
+    assert network.sum_share[0] == 0.25 and network.sum_share.dtype == torch.float64
     assert torch.equal(network.marginal.tau, before.tau.double())
     assert torch.equal(network.marginal.rho, before.rho.double())
+    torch.testing.assert_close(network.predict(x).epistemic_var, predicted.double(), rtol=1e-4, atol=1e-9)
     network.to(torch.float32)
     assert torch.equal(network.marginal.tau, before.tau)
+    torch.testing.assert_close(network.predict(x).epistemic_var, predicted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32])
@@ -189,17 +196,45 @@ def test_class_prediction_in_batches_is_prediction_at_once():
     bmp.fit(network, x, y, epochs=2, batch_size=20)
     whole, parts = network.predict(x), network.predict(x, batch_size=7)
     torch.testing.assert_close(parts.probs, whole.probs)
-    assert torch.equal(parts.label, whole.label) and parts.entropy.shape == (60,)
+    assert torch.equal(parts.label, whole.label)
+    torch.testing.assert_close(parts.epistemic, whole.epistemic, rtol=1e-3, atol=1e-5)
+    assert parts.entropy.shape == parts.epistemic.shape == parts.aleatoric.shape == (60,)
 
 
-def test_a_joint_share_is_a_share_of_the_variance_of_sums():
+def test_a_share_of_sums_is_a_share_of_the_variance_of_sums_in_one_sweep():
     """Of one layer: of the output's variance. Means, and what each weight is believed to be, stay."""
     network, x = bmp.Network([bmp.Linear(3, 2)], bmp.Regression(1.0)).to(torch.float64), linear_data(5)[0]
     before, marginal = network.predict(x), network.marginal.map(torch.clone)
-    network.joint_share[0] = 0.3
+    network.sum_share[0] = 0.3
     after = network.predict(x)
     torch.testing.assert_close(after.epistemic_var, 0.3 * before.epistemic_var)
     assert torch.equal(after.mean, before.mean) and torch.equal(network.marginal.rho, marginal.rho)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_network_that_was_never_trained_predicts_with_its_prior(joint):
+    """There is no joint belief yet, and a prior has no correlations: one sweep with independent weights."""
+    network, x = mlp([3, 5, 1], bmp.Regression(0.09), dtype=torch.float64), linear_data(5)[0]
+    m_out = network.graph.outputs(x, network.weights(network.prior), MOMENTS)
+    prediction = network.predict(x, joint=joint)
+    assert torch.equal(prediction.mean, m_out.mean) and torch.equal(prediction.epistemic_var, m_out.var)
+
+
+def test_a_trained_network_predicts_with_the_joint_belief_or_with_one_sweep():
+    """Means of the marginals in both; variances, and covariances of several outputs, from the belief if it is asked."""
+    x, y = blobs(60)
+    network = mlp([2, 5, 3], bmp.Softmax(), dtype=torch.float64)
+    bmp.fit(network, x, y, epochs=5, batch_size=20)
+    one_sweep, joint = network.predict(x, joint=False), network.predict(x)
+    m_out = network.graph.outputs(x, network.weights(), network.regime)
+    torch.testing.assert_close(one_sweep.mean, m_out.mean)
+    torch.testing.assert_close(one_sweep.epistemic_var, m_out.var)
+    covariance = network.belief.covariance(network.gradients(x)[1])
+    torch.testing.assert_close(joint.mean, m_out.mean)
+    torch.testing.assert_close(joint.epistemic_var, covariance.diagonal(dim1=1, dim2=2))
+    expected = network.head.predict(Moments(joint.mean, joint.epistemic_var), network.head_log_weights, covariance)
+    torch.testing.assert_close(joint.probs, expected.probs)
+    assert not torch.allclose(joint.epistemic_var, one_sweep.epistemic_var, rtol=0.1)
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.Tensor.float, torch.Tensor.double, torch.Tensor.tolist])
@@ -208,10 +243,11 @@ def test_prediction_takes_arrays_tensors_and_lists(make):
     torch.testing.assert_close(network.predict(make(x)).mean, network.predict(x).mean)
 
 
-def test_prediction_changes_nothing():
+@pytest.mark.parametrize("joint", [True, False])
+def test_prediction_changes_nothing(joint):
     network = trained()
     before = snapshot(network)
-    network.predict(linear_data(5)[0])
+    network.predict(linear_data(5)[0], joint=joint)
     assert_unchanged(network, before)
 
 

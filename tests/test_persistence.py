@@ -25,6 +25,7 @@ PARTS = [layer for layer, _ in LAYERS] + [
     Regression("learn"),
     Softmax(),
     Softmax(scale=2.0),
+    Softmax(scale=None, gain=2.0),
     Argmax(noise=0.2, target=1.5, target_var=0.3, scale=None),
 ]
 
@@ -59,6 +60,7 @@ def assert_same_run(found: bmp.Trainer, expected: bmp.Trainer) -> None:
         assert getattr(found.schedule, name) == getattr(expected.schedule, name)
     rows, others = ([{**row, "seconds": 0} for row in run.history.to_rows()] for run in (found, expected))
     assert rows == others
+    assert found.network.regime == expected.network.regime
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -74,7 +76,9 @@ def test_a_loaded_network_is_the_one_that_was_saved(tmp_path, dtype):
         assert found.dtype == expected.dtype and torch.equal(found, expected)
     assert loaded.dtype == dtype
     assert repr(loaded) == repr(network) and loaded.seed == 3 and loaded.prior_rule == "paper"
-    assert torch.equal(loaded.predict(x).probs, network.predict(x).probs)
+    assert loaded.regime == network.regime and loaded.belief.description() == network.belief.description()
+    for joint in (True, False):
+        assert torch.equal(loaded.predict(x, joint=joint).probs, network.predict(x, joint=joint).probs)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=repr)
@@ -117,15 +121,17 @@ def test_an_assigned_prior_is_saved_and_kept_on_moving(tmp_path):
     assert torch.equal(bmp.load(tmp_path / "model.safetensors").prior.tau, given.tau)
 
 
-def test_where_training_starts_and_joint_shares_are_saved(tmp_path):
+def test_where_training_starts_and_shares_of_sums_are_saved(tmp_path):
     """Of a wide network, whose prior means are not the starting ones; and of one whose start was assigned."""
     network, (x, y) = mlp([40, 20, 1], Regression(0.09)), linear_data(60, n_in=40)
     bmp.fit(network, x, y, epochs=30, batch_size=20)
-    assert (network.joint_share < 0.9).any() and not torch.equal(network.start, network.prior.mean.double())
+    assert (network.sum_share < 0.9).any() and not torch.equal(network.start, network.prior.mean.double())
     network.save(tmp_path / "model.safetensors")
     loaded = bmp.load(tmp_path / "model.safetensors")
-    assert torch.equal(loaded.start, network.start) and torch.equal(loaded.joint_share, network.joint_share)
-    assert torch.equal(loaded.predict(x).epistemic_var, network.predict(x).epistemic_var)
+    assert torch.equal(loaded.start, network.start) and torch.equal(loaded.sum_share, network.sum_share)
+    for joint in (True, False):
+        found, expected = (each.predict(x, joint=joint).epistemic_var for each in (loaded, network))
+        assert torch.equal(found, expected)
     network.start = torch.linspace(-1.0, 1.0, network.n_weights, dtype=torch.float64)
     network.save(tmp_path / "model.safetensors")
     assert torch.equal(bmp.load(tmp_path / "model.safetensors").start, network.start)
@@ -177,26 +183,26 @@ def test_a_resumed_run_on_images_is_the_uninterrupted_one(tmp_path, schedule):
 
 @pytest.mark.parametrize("sizes, n_wide", [([40, 6, 1], 1), ([3, 20, 20, 1], 2), ([40, 20, 1], 2)], ids=str)
 def test_a_resumed_run_with_wide_layers_is_the_uninterrupted_one(tmp_path, sizes, n_wide):
-    """Far enough that joint shares have moved; their own pulls and shares are part of the run."""
+    """Far enough that shares of sums have moved; their own pulls and shares are part of the run."""
     (x, y), path = linear_data(26, n_in=sizes[0]), tmp_path / "run.safetensors"
     whole, run = (bmp.Trainer(mlp(sizes, Regression("learn")), x, y, batch_size=8) for _ in range(2))
     whole.run(16)
     run.run(8)
-    assert (run.network.joint_share < 1.0).any() and len(run.schedule.own_pulls) == n_wide
+    assert (run.network.sum_share < 1.0).any() and len(run.schedule.own_pulls) == n_wide
     run.save(path)
     run = bmp.Trainer.load(path, x, y)
     run.run(8)
     assert_same_run(run, whole)
 
 
-def test_a_run_without_joint_shares_goes_on_without(tmp_path):
+def test_a_run_without_shares_of_sums_goes_on_without(tmp_path):
     (x, y), path = linear_data(26), tmp_path / "run.safetensors"
     run = bmp.Trainer(mlp([3, 6, 1], Regression(0.09)), x, y, batch_size=8, joint=False)
     run.run(1)
     run.save(path)
     run = bmp.Trainer.load(path, x, y)
     run.run(20)
-    assert run.config.joint is False and (run.network.joint_share == 1.0).all()
+    assert run.config.joint is False and (run.network.sum_share == 1.0).all()
 
 
 def test_saving_changes_nothing(tmp_path):
@@ -309,8 +315,20 @@ def test_a_model_is_not_a_run(model):
 
 
 def test_a_later_format_is_refused(model, monkeypatch):
+    format_now = persistence.FORMAT
     monkeypatch.setattr(persistence, "FORMAT", 0)
-    with pytest.raises(ValueError, match=r"has format 1.*up to 0: upgrade"):
+    with pytest.raises(ValueError, match=rf"has format {format_now}.*up to 0: upgrade"):
+        bmp.load(model)
+
+
+def test_a_file_from_before_joint_beliefs_is_refused(model):
+    """Format 1 says nothing about the regime; the error names the version that wrote the file."""
+    tensors = safetensors.torch.load_file(model)
+    with persistence.opened(model, kinds=("model",)) as file:
+        header = {"network": dict(file.header["network"])}
+    del header["network"]["regime"], header["network"]["belief"]
+    persistence.write(model, kind="model", header=header, tensors=tensors)
+    with pytest.raises(ValueError, match=r"saved by bayesmp [\d.]+, before.*joint belief.*train the network again"):
         bmp.load(model)
 
 

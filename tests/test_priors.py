@@ -65,7 +65,7 @@ def test_the_prior_predictive_is_of_order_one_through_a_hidden_layer(width):
     for index, layer in enumerate((Linear(20, width), LeakyReLU(0.1), Linear(width, 10))):
         shape = tuple(m.shape[1:])
         made = layer.weight_priors(shape, is_first=index == 0, generator=generator)
-        m = layer.to_output(m, {name: prior.belief.moments() for name, prior in made.items()})
+        m = layer.sweep([m], {name: prior.belief.moments() for name, prior in made.items()}).m_out
     total = (m.var + m.mean.square()).mean().item()
     assert 0.3 < total < 10.0
 

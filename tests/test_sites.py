@@ -119,7 +119,7 @@ def test_where_sites_live_does_not_change_the_posterior(schedule, place):
 
 @pytest.mark.parametrize("head", ["regression", "argmax"])
 def test_sites_in_bfloat16_give_nearly_the_same_predictions(head):
-    """For independent weights. With joint shares the sums are sharper and the first epochs branch earlier: a start
+    """For independent weights. With shares of sums the sums are sharper and the first epochs branch earlier: a start
     that is nudged by as little as bfloat16 rounds, in a run of full precision, then moves argmax's variances by half.
     """
     (_, exact), (trainer, rounded) = (
@@ -134,13 +134,13 @@ def test_sites_in_bfloat16_give_nearly_the_same_predictions(head):
 
 @pytest.mark.parametrize("head", ["regression", "argmax"])
 def test_sites_in_bfloat16_matter_less_than_the_order_of_batches(head):
-    """With joint shares, on average over three draws of the starting means: how far predictions move, in their stds."""
+    """With shares of sums, on average over three draws of the starting means: how far predictions move, in their stds."""
     moved = {"rounding": 0.0, "order": 0.0}
     for network_seed in range(3):
         _, exact = posterior(head=head, epochs=20, network_seed=network_seed)
         for cause, options in (("rounding", {"site_dtype": "bfloat16"}), ("order", {"seed": 1})):
             trainer, other = posterior(head=head, epochs=20, network_seed=network_seed, **options)
-            assert (trainer.network.joint_share < 0.9).any() and trainer.check_invariant() < 1e-3
+            assert (trainer.network.sum_share < 0.9).any() and trainer.check_invariant() < 1e-3
             moved[cause] += ((other.mean - exact.mean).abs() / exact.epistemic_var.sqrt()).mean().item() / 3
     assert moved["rounding"] < moved["order"]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ import torch
 import bayesmp as bmp
 from bayesmp import trainer as module
 from bayesmp.history import History
+from bayesmp.layers.base import Local
+from bayesmp.layers.linear import SumLocal
+from bayesmp.regime import LINEAR, MOMENTS
 from tests.helpers import assert_unchanged, blobs, linear_data, mlp, snapshot
 
 X, Y = linear_data(20)
@@ -79,6 +83,8 @@ BAD_OPTIONS = {
     "batch_size None": ({"batch_size": None}, ValueError, "batch_size must be a positive integer, got None"),
     "epochs 0": ({"epochs": 0}, ValueError, "epochs must be a positive integer, got 0"),
     "epochs 1.0": ({"epochs": 1.0}, ValueError, "epochs must be a positive integer, got 1.0"),
+    "epochs all": ({"epochs": "all"}, ValueError, "epochs must be a positive integer"),
+    "max_epochs 0": ({"max_epochs": 0}, ValueError, "max_epochs must be a positive integer, got 0"),
     "schedule": ({"schedule": "serial"}, ValueError, r"one of \['parallel', 'sequential'\], got 'serial'"),
     "site_store": ({"site_store": "gpu"}, ValueError, "site_store must be one of.*device.*got 'gpu'"),
     "site_dtype": ({"site_dtype": "float8"}, ValueError, "site_dtype must be one of.*bfloat16.*got 'float8'"),
@@ -105,7 +111,7 @@ def test_a_config_and_options_together_are_refused():
     assert_unchanged(network, before)
 
 
-@pytest.mark.parametrize("epochs", [0, -1, 1.5, None])
+@pytest.mark.parametrize("epochs", [0, -1, 1.5, None, "all"])
 def test_a_run_of_no_epochs_is_refused_and_changes_nothing(epochs):
     network = mlp([3, 4, 1], bmp.Regression(0.09))
     trainer = bmp.Trainer(network, X, Y, batch_size=8)
@@ -115,6 +121,34 @@ def test_a_run_of_no_epochs_is_refused_and_changes_nothing(epochs):
         trainer.run(epochs)
     assert_unchanged(network, before)
     assert torch.equal(trainer.sites.slope, sites) and trainer.n_epochs == 1
+
+
+class Silent(SumLocal):
+    gradient = Local.gradient
+
+
+class SilentLinear(bmp.Linear):
+    """Does not know its gradient."""
+
+    def sweep(self, *args, **options):
+        local = super().sweep(*args, **options)
+        return Silent(**{entry.name: getattr(local, entry.name) for entry in fields(local)})
+
+
+def test_a_layer_without_gradients_trains_example_by_example_without_a_joint_belief():
+    """The parallel schedule refuses it and recommends the sequential one, which once failed after its first epoch."""
+    network = bmp.Network([SilentLinear(3, 1)], bmp.Regression(0.09))
+    before = snapshot(network)
+    with pytest.raises(TypeError, match=r"no method gradient\(slope\).*schedule='sequential'"):
+        bmp.fit(network, X, Y, epochs=1)
+    assert_unchanged(network, before)
+    plain = bmp.Network([bmp.Linear(3, 1)], bmp.Regression(0.09))
+    for each in (network, plain):
+        bmp.fit(each, X, Y, epochs=2, batch_size=8, schedule="sequential")
+    assert network.belief is None and torch.equal(network.marginal.tau, plain.marginal.tau)
+    assert torch.equal(network.predict(X).epistemic_var, plain.predict(X, joint=False).epistemic_var)
+    with pytest.raises(ValueError, match="pass epochs="):
+        bmp.Trainer(network, X, Y, schedule="sequential").run()
 
 
 # --- data it takes ---------------------------------------------------------------------------------------------------
@@ -208,7 +242,8 @@ def test_an_unknown_column_is_refused_with_those_there_are():
 
 def test_history_survives_json():
     history = bmp.fit(mlp([3, 4, 1], bmp.Regression(0.09)), X, Y, epochs=2, batch_size=8)
-    assert History.from_rows(json.loads(json.dumps(history.to_rows()))) == history
+    rows, stopped = json.loads(json.dumps([history.to_rows(), history.stopped]))
+    assert History.from_rows(rows, stopped) == history
 
 
 # --- what the user sees ----------------------------------------------------------------------------------------------
@@ -296,7 +331,7 @@ def test_a_joint_that_means_nothing_is_refused(options, problem):
 
 @pytest.mark.parametrize("schedule", ["sequential", "parallel"])
 def test_a_run_takes_nothing_over_from_another_on_the_same_network(schedule):
-    """Joint shares and linearisation of a parallel run once leaked into a sequential one, and got lost by a reset."""
+    """Shares of sums and the regime of a parallel run once leaked into a sequential one, and got lost by a reset."""
     x, y = blobs(24, n_in=20)
     runs = []
     for disturbed in (False, True):
@@ -307,6 +342,7 @@ def test_a_run_takes_nothing_over_from_another_on_the_same_network(schedule):
             bmp.fit(network, x, y, epochs=5, batch_size=8, joint=schedule == "sequential" and None)
         trainer.run(1)
         runs.append(network)
-    assert runs[0].is_linearised == runs[1].is_linearised == (schedule == "parallel")
-    assert torch.equal(runs[0].joint_share, runs[1].joint_share)
+    assert runs[0].regime == runs[1].regime == (LINEAR if schedule == "parallel" else MOMENTS)
+    assert torch.equal(runs[0].sum_share, runs[1].sum_share)
     torch.testing.assert_close(runs[0].marginal.mean, runs[1].marginal.mean)
+    torch.testing.assert_close(runs[0].predict(x).epistemic_var, runs[1].predict(x).epistemic_var)

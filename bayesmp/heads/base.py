@@ -23,6 +23,7 @@ class Head(ABC):
     """The factor between the network's outputs and the targets."""
 
     grid: Tensor  # (k,) candidate values of the constant, float64 on the CPU
+    is_heard_in_training = False  # whether messages to the outputs depend on the constant
 
     def grid_like(self, other: Tensor) -> Tensor:
         """The grid in another tensor's dtype, on its device; moved once, so that later uses wait for nothing."""
@@ -85,8 +86,8 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def predict(self, m_out: Moments, log_weights: Tensor) -> Any:
-        """Predictions from the moments of the outputs."""
+    def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> Any:
+        """Predictions from the moments of the outputs, and their covariances (b, o, o) where they are known."""
 
     @abstractmethod
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:

@@ -63,6 +63,8 @@ class Regression(Head):
         noise_var: variance of the noise, in squared units of y; or "learn" to infer it with the weights.
     """
 
+    is_heard_in_training = True
+
     def __init__(self, noise_var: float | str) -> None:
         super().__init__()
         if noise_var == "learn":
@@ -105,7 +107,7 @@ class Regression(Head):
         var = m_out.var[..., None] + self.grid_like(m_out.mean)  # (b, o, k)
         return -0.5 * (torch.log(var) + (y - m_out.mean).square()[..., None] / var).sum((0, 1))
 
-    def predict(self, m_out: Moments, log_weights: Tensor) -> RegressionPrediction:
+    def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> RegressionPrediction:
         return RegressionPrediction(m_out.mean, m_out.var, self.expected(log_weights))
 
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:

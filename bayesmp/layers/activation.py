@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +12,32 @@ from torch import Tensor
 from bayesmp import kernels
 from bayesmp.equations.activation import SlopedMoments, leaky_relu_marginal_to_output
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.layers.base import Layer, Message, Shape, Weights
+from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Shape, Weights
+from bayesmp.regime import MOMENTS, Regime
+
+
+@dataclass(frozen=True)
+class LeakyReLULocal(Local):
+    """A sweep through an activation; `slope` is the derivative of the output's mean in the input's."""
+
+    m_in: Message
+    m_out: Message
+    slope: Tensor
+    leak: float
+
+    def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
+        if not isinstance(self.m_in, Moments):
+            return [None], {}
+        return [kernels.leaky_relu_to_input(self.m_in, m_back, self.leak)], {}
+
+    def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor | None:
+        return None if d_ins[0] is None else d_ins[0] * self.slope
+
+    def pullback(self, slope: Tensor) -> list[Tensor]:
+        return [slope * self.slope]
+
+    def noise(self, below: Sequence[Tensor]) -> Tensor:
+        return below[0] * self.slope.square()
 
 
 class LeakyReLU(Layer):
@@ -29,34 +56,23 @@ class LeakyReLU(Layer):
     def output_shape(self, shape_in: Shape) -> Shape:
         return shape_in
 
-    def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> Message:
+    def sweep(
+        self, m_ins: Sequence[Message], weights: Weights, regime: Regime = MOMENTS, memory: Memory = NO_MEMORY
+    ) -> LeakyReLULocal:
+        (m_in,) = m_ins
         if not isinstance(m_in, Moments):
-            return torch.maximum(m_in, self.leak * m_in)
-        if m_back is None:
-            return kernels.leaky_relu_to_output(m_in, self.leak)
-        return leaky_relu_marginal_to_output(m_in, m_back, self.leak)
+            return LeakyReLULocal(m_in, torch.maximum(m_in, self.leak * m_in), self._side(m_in), self.leak)
+        if regime.activations == "linear":
+            slope = self._side(m_in.mean)
+            return LeakyReLULocal(m_in, Moments(slope * m_in.mean, slope.square() * m_in.var), slope, self.leak)
+        direct: SlopedMoments = kernels.leaky_relu_to_output(m_in, self.leak)
+        m_out: Moments = direct
+        if memory.at_output is not None:
+            m_out = leaky_relu_marginal_to_output(m_in, memory.at_output, self.leak)
+        return LeakyReLULocal(m_in, m_out, direct.slope, self.leak)
 
-    def linearised(self, m_in: Message, weights: Weights) -> Message:
-        if not isinstance(m_in, Moments):
-            return self.to_output(m_in, weights)
-        slope = torch.where(m_in.mean < 0, self.leak, 1.0).to(m_in.mean)
-        return SlopedMoments(slope * m_in.mean, slope.square() * m_in.var, slope)
-
-    def messages_back(
-        self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
-    ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
-        assert isinstance(m_in, Moments)
-        return kernels.leaky_relu_to_input(m_in, m_back, self.leak), {}
-
-    def tangent(
-        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
-    ) -> Tensor | None:
-        assert isinstance(m_out, SlopedMoments)
-        return None if d_in is None else d_in * m_out.slope
-
-    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        assert isinstance(m_out, SlopedMoments)
-        return slope * m_out.slope
+    def _side(self, mean: Tensor) -> Tensor:
+        return torch.where(mean < 0, self.leak, 1.0).to(mean)
 
     def __repr__(self) -> str:
         return f"LeakyReLU({self.leak:g})"

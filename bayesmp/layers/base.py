@@ -1,12 +1,16 @@
 """The Layer contract on one page.
 
-A layer is stateless: it knows sizes and options, and turns messages into messages. Beliefs about weights are passed
-in, so that the same layer serves marginals, cavities and proposals. Shapes below are per example, without the batch.
+A layer is stateless: it knows sizes and options. `sweep` takes what arrives at its inputs and the beliefs about its
+weights, and leaves a `Local`: the message that goes on, and everything that the way back, first-order changes and
+gradients need. So the same layer serves marginals, cavities and proposals, and nothing of one sweep is kept in it.
+Shapes below are per example, without the batch; k counts things that are pulled back at once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,17 +18,94 @@ from torch import Tensor
 
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.priors import WeightPrior
+from bayesmp.regime import MOMENTS, Regime
 
 Shape = tuple[int, ...]
 Weights = dict[str, Moments]
 Message = Moments | Tensor  # a forward message, or a known value
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What an earlier sweep of the same example left at a layer: the messages that arrived at its input and output."""
+
+    at_input: Gaussian | None = None
+    at_output: Gaussian | None = None
+
+
+NO_MEMORY = Memory()
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Slopes of k quantities in a layer's weights, as a matrix (o, i): sum_p slopes[k, b, p] (x) inputs[b, p].
+
+    Attributes:
+        inputs: (b, p, i), with a 1 last where there is a bias.
+        slopes: (k, b, p, o).
+    """
+
+    inputs: Tensor
+    slopes: Tensor
+
+    def flat(self) -> Tensor:
+        """(k, b, o i): row by row, as `Layer.to_matrix` lays weights out."""
+        if self.inputs.shape[1] == 1:
+            return (self.slopes[:, :, 0, :, None] * self.inputs[:, 0, None, :]).flatten(2)
+        k, b = self.slopes.shape[:2]
+        products = self.slopes.permute(1, 0, 3, 2).flatten(1, 2) @ self.inputs  # (b, k o, p) (b, p, i)
+        return products.view(b, k, -1).transpose(0, 1)
+
+
+class Local(ABC):
+    """What one sweep leaves at a node: `m_out`, the message that goes on, and the ways back and along."""
+
+    m_out: Message
+
+    @abstractmethod
+    def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
+        """Messages to the inputs (None for a known one) and to the weights, the latter multiplied over the batch."""
+
+    @abstractmethod
+    def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor | None:
+        """First-order change of the output's mean when the inputs' means move by d_ins and the weights' by d_weights.
+
+        An entry of d_ins is None where nothing below has moved; the answer is None if the output then does not move
+        either. Weights that a pool gives its entries are held fixed.
+        """
+
+    @abstractmethod
+    def pullback(self, slope: Tensor) -> list[Tensor]:
+        """Adjoint of `tangent` in the inputs: slopes (k, b, ...) of k quantities in the output's mean become slopes
+        in the inputs' means.
+        """
+
+    @abstractmethod
+    def noise(self, below: Sequence[Tensor]) -> Tensor:
+        """The part of the output's variance that is noise to the last weights: for a layer with weights what does not
+        come from them; else the inputs' such parts (`below`, one per input), carried on.
+        """
+
+    def gradient(self, slope: Tensor, *, n_examples: int | None = None) -> Gradient:
+        """Slopes in the own weights of k quantities with slopes (k, b, ...) in the output's mean; of the first
+        n_examples, if given, for the inputs alone. Only with weights.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} belongs to a layer with weights but has no method gradient(slope), which the "
+            "parallel schedule and the joint belief need; write it (CONTRIBUTING.md shows how), or train with "
+            "schedule='sequential'"
+        )
+
+    def message_curvature(self, m_back: Gaussian) -> tuple[Tensor, Tensor]:
+        """What the messages' own precisions add to the metric: per row (o,) of the weights' matrix, and per weight."""
+        zero = torch.zeros((), dtype=m_back.rho.dtype, device=m_back.rho.device)
+        return zero, zero
+
+
 class Layer(ABC):
-    """One factor of the network between an input and an output edge."""
+    """One factor of the network between its input edges and an output edge."""
 
     may_reject = False  # whether its message to the input may lack precision, and is counted then (tilted.py)
-    takes_marginal = False  # whether forward sweeps feed it the input's marginal (product factors) or its message
 
     def weight_shapes(self) -> dict[str, Shape]:
         """Name and shape of each weight tensor; empty for layers without weights."""
@@ -35,6 +116,16 @@ class Layer(ABC):
     ) -> dict[str, WeightPrior]:
         """Prior and starting means of each weight tensor, given the shape of one input and a rule of priors.py."""
         return {}
+
+    def to_matrix(self, tensors: dict[str, Tensor]) -> Tensor:
+        """All weights as the matrix (o, i) of `Gradient`: one row, unless the layer knows better."""
+        return torch.cat([part.reshape(1, -1) for part in tensors.values()], 1)
+
+    def from_matrix(self, matrix: Tensor) -> dict[str, Tensor]:
+        """Inverse of `to_matrix`."""
+        shapes = self.weight_shapes()
+        parts = matrix[0].split([int(torch.Size(shape).numel()) for shape in shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments that make this layer again, as JSON holds them; priors are saved apart."""
@@ -48,41 +139,15 @@ class Layer(ABC):
         """Shape of one output for an input of this shape, or a ValueError that says what fits."""
 
     @abstractmethod
-    def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> Message:
-        """Forward message; m_back, if given, is the message that arrived at the output earlier in the same visit.
-
-        A layer may return a subclass of Moments that remembers what the way back needs (see SumMoments).
-        """
-
-    def linearised(self, m_in: Message, weights: Weights) -> Message:
-        """Forward message with the layer taken as linear around the mean of its input; the same for linear layers."""
-        return self.to_output(m_in, weights)
-
-    @abstractmethod
-    def messages_back(
-        self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
-    ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
-        """Message to the input (None if it is known) and to the weights, the latter multiplied over the batch.
+    def sweep(
+        self, m_ins: Sequence[Message], weights: Weights, regime: Regime = MOMENTS, memory: Memory = NO_MEMORY
+    ) -> Local:
+        """What one sweep leaves here.
 
         Args:
-            m_in: what `to_output` received.
-            m_out: what it returned.
-            m_back: message arriving at the output.
-            weights: the beliefs used in `to_output`.
-            at_cavity: exact per-term form with cavities in `weights` (sequential schedule), else the layer's own
-                choice of form with marginals (parallel schedule).
+            m_ins: what arrives at the inputs, one entry for most layers; known values stay plain tensors.
+            weights: beliefs about the own weights.
+            regime: how sweeps are done.
+            memory: messages of an earlier sweep of the same example; a product factor forms its input's marginal with
+                them, an activation its output's.
         """
-
-    @abstractmethod
-    def tangent(
-        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
-    ) -> Tensor | None:
-        """First-order change of the output's mean when the input's mean moves by d_in and the weights' by d_weights.
-
-        d_in is None where nothing below has moved; the answer is None if the output then does not move either. Weights
-        that a pool gives its entries are held fixed.
-        """
-
-    @abstractmethod
-    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        """Adjoint of `tangent` in the input: slope in the input's mean of something with this slope in the output's."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,13 +14,90 @@ from bayesmp import checks, kernels, priors
 from bayesmp.equations import linear as equations
 from bayesmp.equations.linear_maps import DenseMap, LinearMap
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.layers.base import Layer, Message, Shape, Weights
+from bayesmp.layers.base import NO_MEMORY, Gradient, Layer, Local, Memory, Message, Shape, Weights
+from bayesmp.regime import MOMENTS, Regime
+
+
+@dataclass(frozen=True)
+class SumLocal(Local):
+    """A sweep through z = w * a + bias.
+
+    Attributes:
+        m_in: the input as messages to weights and inputs take it.
+        m_out: moments of z, with the part of the variance that is noise to the weights.
+        exact: whether each term of a sum is treated apart.
+        at_cavity: whether `weights` have not seen the example.
+    """
+
+    linear_map: LinearMap
+    m_in: Message
+    m_out: equations.SumMoments
+    weights: Weights
+    exact: bool
+    at_cavity: bool
+
+    @property
+    def mean_in(self) -> Tensor:
+        return self.m_in.mean if isinstance(self.m_in, Moments) else self.m_in
+
+    def without_own(self, pull: Tensor) -> SumLocal:
+        """The same with z as the weights would have it without the example, whose last slope in z was `pull`."""
+        mean = self.m_out.mean - (self.m_out.var - self.m_out.input_var) * pull
+        # Now a cavity: all of its variance is that of others, and shrinks the residual that goes back.
+        return replace(self, m_out=equations.SumMoments(mean, self.m_out.var, self.m_out.var))
+
+    def own_pull(self, m_back: Gaussian) -> Tensor:
+        """Slope that each example now sends to its sums."""
+        return kernels.residual(self.m_out, m_back).to_weight
+
+    def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
+        weight, bias, linear_map = self.weights["weight"], self.weights.get("bias"), self.linear_map
+        to_input = None
+        if self.exact:
+            terms = equations.exact_terms(linear_map, self.m_in, weight, self.m_out, m_back, at_cavity=self.at_cavity)
+            to_weights = {"weight": equations.exact_to_weight(linear_map, self.m_in, weight, terms)}
+            if isinstance(self.m_in, Moments):
+                to_input = equations.exact_to_input(linear_map, weight, terms)
+        else:
+            back = kernels.residual(self.m_out, m_back)
+            to_weights = {"weight": equations.linear_to_weight(linear_map, self.m_in, weight, back)}
+            if isinstance(self.m_in, Moments):
+                to_input = equations.linear_to_input(linear_map, self.m_in, weight, back)
+        if bias is not None:
+            to_weights["bias"] = equations.linear_to_bias(
+                linear_map, bias, self.m_out, m_back, at_cavity=self.at_cavity
+            )
+        return [to_input], to_weights
+
+    def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor:
+        change = self.linear_map.op(self.mean_in, d_weights["weight"])
+        if "bias" in d_weights:
+            change = change + self.linear_map.spread(d_weights["bias"])
+        return change if d_ins[0] is None else change + self.linear_map.op(d_ins[0], self.weights["weight"].mean)
+
+    def pullback(self, slope: Tensor) -> list[Tensor]:
+        pulled = self.linear_map.op_input(slope.flatten(0, 1), self.weights["weight"].mean)
+        return [pulled.view(*slope.shape[:2], *pulled.shape[1:])]
+
+    def noise(self, below: Sequence[Tensor]) -> Tensor:
+        return self.m_out.input_var
+
+    def gradient(self, slope: Tensor, *, n_examples: int | None = None) -> Gradient:
+        inputs = self.linear_map.patches(self.mean_in[:n_examples])  # (b, p, i)
+        if "bias" in self.weights:
+            inputs = torch.cat([inputs, inputs.new_ones(*inputs.shape[:2], 1)], 2)
+        slopes = self.linear_map.rows(slope.flatten(0, 1))
+        return Gradient(inputs, slopes.view(*slope.shape[:2], *slopes.shape[1:]))
+
+    def message_curvature(self, m_back: Gaussian) -> tuple[Tensor, Tensor]:
+        curvature = kernels.weight_curvature(self.m_out.input_var, m_back.rho)
+        if not isinstance(self.m_in, Moments):
+            return self.linear_map.channel_sum(curvature), torch.zeros_like(curvature[(0,) * curvature.ndim])
+        return self.linear_map.channel_sum(curvature), self.m_in.var.mean() * curvature.sum() / curvature.shape[1]
 
 
 class WeightLayer(Layer):
     """z = w * a + bias for a linear map `*`; the map, the fan-in and the shapes come from the subclass."""
-
-    takes_marginal = True
 
     def __init__(
         self,
@@ -48,61 +127,40 @@ class WeightLayer(Layer):
         drawn = priors.default_weight_prior(
             shapes["weight"], self.fan_in, n_out, is_first=is_first, generator=generator, rule=rule
         )  # drawn even when not used, so that a prior given for one layer does not change another's
-        found = {
-            "weight": drawn
-            if self.weight_prior is None
-            else priors.given_prior(self.weight_prior, shapes["weight"], f"weight_prior of {self!r}")
-        }
+        found = {"weight": drawn}
+        if self.weight_prior is not None:
+            given = priors.given_prior(self.weight_prior, shapes["weight"], f"weight_prior of {self!r}")
+            found["weight"] = replace(given, spread=drawn.spread)
         if self.has_bias:
-            found["bias"] = (
-                priors.default_bias_prior(shapes["bias"])
-                if self.bias_prior is None
-                else priors.given_prior(self.bias_prior, shapes["bias"], f"bias_prior of {self!r}")
-            )
+            found["bias"] = priors.default_bias_prior(shapes["bias"])
+            if self.bias_prior is not None:
+                given = priors.given_prior(self.bias_prior, shapes["bias"], f"bias_prior of {self!r}")
+                found["bias"] = replace(given, spread=found["bias"].spread)
         return found
 
-    def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> equations.SumMoments:
-        return equations.linear_to_output(self.linear_map(m_in), m_in, weights["weight"], weights.get("bias"))
+    def to_matrix(self, tensors: dict[str, Tensor]) -> Tensor:
+        """(o, i), the bias as the last column."""
+        matrix = tensors["weight"].flatten(1)
+        return torch.cat([matrix, tensors["bias"][:, None]], 1) if self.has_bias else matrix
 
-    def messages_back(
-        self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
-    ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
-        if self.is_exact or at_cavity:
-            return self._exact_messages(m_in, m_out, m_back, weights, at_cavity=at_cavity)
-        weight, bias, linear_map = weights["weight"], weights.get("bias"), self.linear_map(m_in)
-        assert isinstance(m_out, equations.SumMoments)
-        back = kernels.residual(m_out, m_back)
-        to_weights = {"weight": equations.linear_to_weight(linear_map, m_in, weight, back)}
-        if bias is not None:
-            to_weights["bias"] = equations.linear_to_bias(linear_map, bias, m_out, m_back, at_cavity=False)
-        to_input = None
-        if isinstance(m_in, Moments):
-            to_input = equations.linear_to_input(linear_map, m_in, weight, back)
-        return to_input, to_weights
+    def from_matrix(self, matrix: Tensor) -> dict[str, Tensor]:
+        shape = self.weight_shapes()["weight"]
+        if not self.has_bias:
+            return {"weight": matrix.reshape(shape)}
+        return {"weight": matrix[:, :-1].reshape(shape), "bias": matrix[:, -1]}
 
-    def _exact_messages(
-        self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool
-    ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
-        assert isinstance(m_out, equations.SumMoments)
-        weight, bias, linear_map = weights["weight"], weights.get("bias"), self.linear_map(m_in)
-        terms = equations.exact_terms(linear_map, m_in, weight, m_out, m_back, at_cavity=at_cavity)
-        to_weights = {"weight": equations.exact_to_weight(linear_map, m_in, weight, terms)}
-        if bias is not None:
-            to_weights["bias"] = equations.linear_to_bias(linear_map, bias, m_out, m_back, at_cavity=at_cavity)
-        to_input = equations.exact_to_input(linear_map, weight, terms) if isinstance(m_in, Moments) else None
-        return to_input, to_weights
-
-    def tangent(
-        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
-    ) -> Tensor:
+    def sweep(
+        self, m_ins: Sequence[Message], weights: Weights, regime: Regime = MOMENTS, memory: Memory = NO_MEMORY
+    ) -> SumLocal:
+        (m_in,) = m_ins
+        if isinstance(m_in, Moments) and memory.at_input is not None:
+            m_in = m_in * memory.at_input
         linear_map = self.linear_map(m_in)
-        change = linear_map.op(m_in.mean if isinstance(m_in, Moments) else m_in, d_weights["weight"])
-        if "bias" in d_weights:
-            change = change + linear_map.spread(d_weights["bias"])
-        return change if d_in is None else change + linear_map.op(d_in, weights["weight"].mean)
-
-    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        return self.linear_map(m_in).op_input(slope, weights["weight"].mean)
+        m_out = equations.linear_to_output(linear_map, m_in, weights["weight"], weights.get("bias"))
+        if isinstance(m_in, Moments) and not regime.input_noise:
+            m_in = Moments(m_in.mean, torch.zeros_like(m_in.var))
+        at_cavity = regime.sees == "cavity"
+        return SumLocal(linear_map, m_in, m_out, weights, self.is_exact or at_cavity, at_cavity)
 
 
 class Linear(WeightLayer):

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.layers.base import Layer, Message, Shape, Weights
+from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Shape, Weights
+from bayesmp.regime import MOMENTS, Regime
+
+
+@dataclass(frozen=True)
+class FlattenLocal(Local):
+    """A sweep through a reshape, from images of this shape (with the batch)."""
+
+    m_out: Message
+    shape_in: Shape
+    is_known: bool
+
+    def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
+        return [None if self.is_known else m_back.map(lambda part: part.view(self.shape_in))], {}
+
+    def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor | None:
+        return None if d_ins[0] is None else d_ins[0].flatten(1)
+
+    def pullback(self, slope: Tensor) -> list[Tensor]:
+        return [slope.view(len(slope), *self.shape_in)]
+
+    def noise(self, below: Sequence[Tensor]) -> Tensor:
+        return below[0].flatten(1)
 
 
 class Flatten(Layer):
@@ -20,21 +44,13 @@ class Flatten(Layer):
     def output_shape(self, shape_in: Shape) -> Shape:
         return (int(torch.Size(shape_in).numel()),)
 
-    def to_output(self, m_in: Message, weights: Weights, m_back: Gaussian | None = None) -> Message:
-        return m_in.map(lambda part: part.flatten(1)) if isinstance(m_in, Moments) else m_in.flatten(1)
-
-    def messages_back(
-        self, m_in: Message, m_out: Moments, m_back: Gaussian, weights: Weights, *, at_cavity: bool = False
-    ) -> tuple[Gaussian | None, dict[str, Gaussian]]:
-        return m_back.map(lambda part: part.view(m_in.shape)), {}
-
-    def tangent(
-        self, m_in: Message, m_out: Moments, d_in: Tensor | None, weights: Weights, d_weights: dict[str, Tensor]
-    ) -> Tensor | None:
-        return None if d_in is None else d_in.flatten(1)
-
-    def pullback(self, m_in: Moments, m_out: Moments, slope: Tensor, weights: Weights) -> Tensor:
-        return slope.view(m_in.shape)
+    def sweep(
+        self, m_ins: Sequence[Message], weights: Weights, regime: Regime = MOMENTS, memory: Memory = NO_MEMORY
+    ) -> FlattenLocal:
+        (m_in,) = m_ins
+        if isinstance(m_in, Moments):
+            return FlattenLocal(m_in.map(lambda part: part.flatten(1)), tuple(m_in.shape), is_known=False)
+        return FlattenLocal(m_in.flatten(1), tuple(m_in.shape), is_known=True)
 
     def __repr__(self) -> str:
         return "Flatten()"

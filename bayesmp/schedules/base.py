@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.network import Network
+from bayesmp.regime import MOMENTS
 from bayesmp.sites import SiteIndex, Sites
 
 
@@ -36,6 +37,7 @@ class VisitInfo:
 class Schedule(ABC):
     """Visits batches of one training run; owns the network's marginal and the sites while it runs."""
 
+    judges_constant = False  # whether visits judge the head's constant themselves
     counters: tuple[str, ...] = ()  # names of attributes that a saved run keeps beside the tensors of `state`
 
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
@@ -61,8 +63,8 @@ class Schedule(ABC):
     def refresh(self) -> None:
         """Recompute the posterior from the prior and the sites: what rounding has added since is dropped."""
         self.network.marginal = self.sites.posterior(self.network.prior)
-        self.network.joint_share.fill_(1.0)
-        self.network.is_linearised = False
+        self.network.sum_share.fill_(1.0)
+        self.network.regime = MOMENTS
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
 
     def messages_per_example(self) -> int:
@@ -74,6 +76,20 @@ class Schedule(ABC):
     @abstractmethod
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:
         """Replace the batch's site; epoch counts from 1."""
+
+    def hear_constant(self, message: Tensor) -> None:
+        """Take the message of all data to the head's constant, as a refresh of the belief found it, in place of the
+        batches' own.
+        """
+        self.sites.head.copy_((message.to(self.sites.head) / len(self.sites)).expand_as(self.sites.head))
+        self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
+
+    def hear_score(self, score: float) -> None:  # noqa: B027 - only schedules that limit the constant listen
+        """Take the leave-one-out score of a refresh."""
+
+    @property
+    def head_prior(self) -> Tensor:
+        return self._head_prior
 
     def replace_head_site(self, index: SiteIndex, message: Tensor) -> None:
         """Replace a batch's message to the head's constant, if it learns one."""

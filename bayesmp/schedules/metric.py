@@ -1,4 +1,4 @@
-r"""Kronecker-factored curvature of one layer over all data, shared by all batches: the metric of the parallel schedule.
+r"""The metric of the parallel schedule: how far to step. Kronecker-factored curvature of one layer over all data.
 
 A batch's slope in a layer's weights is a sum of outer products of what comes from above and what comes from below.
 Taking the two as independent, the curvature of all n examples in the (o, i) weights of a layer is
@@ -11,12 +11,13 @@ and what the inputs' variances add. The messages' own precisions are only the di
 are strongly correlated, and along a typical step the true curvature is many times the diagonal one.
 
 H decides how fast means move along each direction, never where they come to rest, so it may lag and be rough: it is a
-running average, and its eigenvectors are renewed every few visits.
+running average, and its eigenvectors are renewed every few visits. What is *believed* about the weights is another
+object (belief.py), made of pure curvature at the current means.
 
-Joint share. Sums of many weights, z = w a, are better known than the weights: data that fix z leave weights free to
+Share of sums. Sums of many weights, z = w a, are better known than the weights: data that fix z leave weights free to
 trade against each other, and a variance of z from independent weights counts that freedom as ignorance. What a layer
 contributes to the variance of the network's outputs, on average over the data, is tr(H^{-1} G (x) A) under the joint
-posterior N(m, H^{-1}) and sum_oi var_oi G_oo A_ii for independent weights. Their ratio, `joint_share`, is the factor by
+posterior N(m, H^{-1}) and sum_oi var_oi G_oo A_ii for independent weights. Their ratio, `sum_share`, is the factor by
 which the variances of a layer's weights are too large wherever they act through sums.
 
 H is that of the metric, whose G holds the messages' own diagonal beside the pulled-back slopes (parallel.py). So it
@@ -31,7 +32,7 @@ import torch
 from torch import Tensor
 
 
-class LayerCurvature:
+class LayerMetric:
     """Running factors A, G and rest of one layer, and their eigensystem; updated in place.
 
     Args:
@@ -76,7 +77,7 @@ class LayerCurvature:
         turned = self.slope_vectors.t() @ slope @ self.input_vectors
         return self.slope_vectors @ (self.inverse * turned) @ self.input_vectors.t()
 
-    def joint_share(self, var: Tensor) -> Tensor:
+    def sum_share(self, var: Tensor) -> Tensor:
         """Variance that this layer puts into the network's outputs under the joint posterior, over that of independent
         weights with variances `var`, (o, i); at most 1.
         """

@@ -14,40 +14,35 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bayesmp import kernels
-from bayesmp.equations.linear import SumMoments
-from bayesmp.gaussian import Gaussian
-from bayesmp.layers.base import Message
-from bayesmp.layers.linear import Linear
+from bayesmp.graph import Node, Returned, Trace
+from bayesmp.layers.base import Local
+from bayesmp.layers.linear import Linear, SumLocal
 from bayesmp.network import Network
 from bayesmp.schedules.base import Batch
 
 
 class OwnPulls(dict[int, Tensor]):
-    """By layer, for every linear one in matrix form: slopes (n, b, o) of n batches of at most b examples."""
+    """By node, for every linear one in matrix form: slopes (n, b, o) of n batches of at most b examples."""
 
     def __init__(self, network: Network, *, n_batches: int, largest_batch: int) -> None:
         like = network.prior.rho
         super().__init__(
-            (k, like.new_zeros(n_batches, largest_batch, layer.n_out))
-            for k, layer in enumerate(network.layers)
-            if isinstance(layer, Linear) and not layer.is_exact
+            (node.index, like.new_zeros(n_batches, largest_batch, node.layer.n_out))
+            for node in network.graph.nodes
+            if isinstance(node.layer, Linear) and not node.layer.is_exact
         )
 
-    def take_out(self, batch: Batch, k: int, edge: Message) -> Message:
-        """What leaves layer k, as its weights would have it without the example; other layers' edges as they are."""
-        if k not in self:
-            return edge
-        assert isinstance(edge, SumMoments)
-        pull = self[k].index_select(0, batch.index.tensor)[0, : len(batch.x)]
-        # Now a cavity: all of its variance is that of others, and shrinks the residual that goes back.
-        return SumMoments(edge.mean - (edge.var - edge.input_var) * pull, edge.var, edge.var)
+    def take_out(self, batch: Batch, node: Node, local: Local) -> Local:
+        """What a node leaves, as its weights would have it without the example; others as they are."""
+        if node.index not in self or not isinstance(local, SumLocal):
+            return local
+        return local.without_own(self[node.index].index_select(0, batch.index.tensor)[0, : len(batch.x)])
 
-    def remember(self, batch: Batch, edges: list[Message], backs: dict[int, Gaussian]) -> None:
+    def remember(self, batch: Batch, trace: Trace, returned: Returned) -> None:
         """Keep what the batch's examples send now, in place."""
         for k, slopes in self.items():
-            edge = edges[k + 1]
-            assert isinstance(edge, SumMoments)
-            rows = slopes.index_select(0, batch.index.tensor)
-            rows[0, : len(batch.x)] = kernels.residual(edge, backs[k]).to_weight
-            slopes.index_copy_(0, batch.index.tensor, rows)
+            local = trace.locals[k]
+            if isinstance(local, SumLocal):
+                rows = slopes.index_select(0, batch.index.tensor)
+                rows[0, : len(batch.x)] = local.own_pull(returned.arriving[k])
+                slopes.index_copy_(0, batch.index.tensor, rows)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bayesmp.equations.tilted import count_rejected
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.gaussian import Gaussian
 from bayesmp.heads.base import without_own_message
-from bayesmp.layers.base import Message, Weights
+from bayesmp.layers.base import Memory, Weights
 from bayesmp.network import Network
+from bayesmp.regime import EXAMPLE_BY_EXAMPLE
 from bayesmp.schedules.base import Batch, Schedule, VisitInfo
 
 
@@ -37,8 +37,7 @@ class ExampleState:
     """Messages of one example that live for a visit."""
 
     own: Gaussian  # to all weights, flat
-    forward: list[Message] = field(default_factory=list)  # per edge
-    back: dict[int, Gaussian] = field(default_factory=dict)  # arriving at an edge from above, by edge
+    arriving: dict[int, Gaussian] = field(default_factory=dict)  # at a node's output, by node
 
 
 class SequentialVisit:
@@ -71,29 +70,17 @@ class SequentialVisit:
 
     def _sweep(self, state: ExampleState, x: Tensor, y: Tensor) -> Gaussian:
         """A forward and a backward sweep of one example; its new message to the weights."""
-        network, weights = self.network, self._weights(state)
-        inputs: list[Message] = []
-        state.forward = [x]
-        for k, layer in enumerate(network.layers):
-            m_in = state.forward[k]
-            if layer.takes_marginal and isinstance(m_in, Moments) and k in state.back:
-                m_in = m_in * state.back[k]
-            inputs.append(m_in)
-            state.forward.append(layer.to_output(m_in, weights[k], m_back=state.back.get(k + 1)))
-
-        m_out = state.forward[-1]
-        assert isinstance(m_out, Moments)
-        m_back: Gaussian | None = network.head.to_latent(m_out, y, self.head_log_weights)
-        to_weights: list[dict[str, Gaussian]] = [{} for _ in network.layers]
-        for k in range(len(network.layers) - 1, network.first_weight_layer - 1, -1):
-            assert m_back is not None
-            state.back[k + 1] = m_back
-            edge = state.forward[k + 1]
-            assert isinstance(edge, Moments)
-            m_back, to_weights[k] = network.layers[k].messages_back(inputs[k], edge, m_back, weights[k], at_cavity=True)
-            if m_back is not None and network.layers[k].may_reject:
-                self.n_rejected += count_rejected(m_back)
-        return network.pack(to_weights)
+        network, graph = self.network, self.network.graph
+        last = state.arriving
+        memories = [
+            Memory(at_input=last.get(node.inputs[0] - 1), at_output=last.get(node.index)) for node in graph.nodes
+        ]
+        trace = graph.sweep_out(x, self._weights(state), EXAMPLE_BY_EXAMPLE, memories=memories)
+        m_back = network.head.to_latent(trace.outputs, y, self.head_log_weights)
+        returned = graph.sweep_back(trace, m_back)
+        state.arriving = returned.arriving
+        self.n_rejected += returned.n_rejected
+        return network.pack(returned.to_weights)
 
     def _weights(self, state: ExampleState) -> list[Weights]:
         """Beliefs this example's factors see: the cavity where the sum is exact, the marginal where it is a product."""
@@ -103,17 +90,20 @@ class SequentialVisit:
             {name: (cavity if name == "bias" else marginal)[name] for name in marginal}
             for marginal, cavity in zip(marginals, cavities, strict=True)
         ]
-        mixed[network.first_weight_layer] = cavities[network.first_weight_layer]
+        first = network.graph.weight_nodes[0].index
+        mixed[first] = cavities[first]
         return mixed
 
 
 class SequentialSchedule(Schedule):
     """`SequentialVisit` in a training run, with damped site updates."""
 
+    judges_constant = True
+
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:
         network, old = self.network, Gaussian(*self.sites.get(batch.index))  # origin = shift = 0 in this schedule
         before = network.marginal
-        m_out = network.outputs(batch.x, network.weights())
+        m_out = network.graph.outputs(batch.x, network.weights(), network.regime)
         metrics = network.head.train_metrics(m_out, batch.y, network.head_log_weights)
 
         cavity = before / old
@@ -126,7 +116,7 @@ class SequentialSchedule(Schedule):
         new = old ** (1.0 - share) * visit.site() ** share
         network.marginal = cavity * Gaussian(*self.sites.replace(batch.index, new.tau, new.rho))
         if network.head.is_learned:
-            after = network.outputs(batch.x, network.weights())
+            after = network.graph.outputs(batch.x, network.weights(), network.regime)
             unseen = without_own_message(after, network.head.to_latent(after, batch.y, network.head_log_weights))
             self.replace_head_site(batch.index, network.head.to_constant(unseen, batch.y))
         n_layers = len({slot.layer for slot in network.slots})

@@ -20,6 +20,15 @@ def outputs(shape, dtype, *, seed=0) -> Moments:
     return Moments(mean.to(dtype), var.to(dtype))
 
 
+def covariances(m_out: Moments, *, seed=1) -> torch.Tensor:
+    """(b, o, o) with random correlations and the variances of m_out."""
+    n, n_outputs = m_out.shape
+    factors = torch.randn(n, n_outputs, n_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = factors @ factors.transpose(1, 2)
+    std = (m_out.var / found.diagonal(dim1=1, dim2=2)).sqrt()
+    return (std[:, :, None] * found * std[:, None, :]).to(m_out.mean)
+
+
 def check_head(head: Head, n_outputs: int, targets: torch.Tensor) -> None:
     check_shapes(head, n_outputs)
     check_targets_survive_validation(head, n_outputs, targets)
@@ -85,16 +94,21 @@ def check_constant(head, n_outputs, targets) -> None:
 
 
 def check_predictions(head, n_outputs, targets) -> None:
+    """From moments alone, and with covariances of the outputs of each example."""
     for dtype in DTYPES:
-        m_out = outputs((5, n_outputs), dtype)
-        predicted = head.predict(m_out, _belief(head, dtype))
-        torch.testing.assert_close(predicted.mean, m_out.mean)
-        torch.testing.assert_close(predicted.epistemic_var, m_out.var)
-        parts = [head.predict(m_out.map(lambda p, r=r: p[r]), _belief(head, dtype)) for r in (slice(0, 2), slice(2, 5))]
-        joined = type(predicted).concatenate(parts)
-        for name, value in vars(predicted).items():
-            assert value.dtype == dtype and value.isfinite().all()
-            torch.testing.assert_close(getattr(joined, name), value)
+        m_out, belief = outputs((5, n_outputs), dtype), _belief(head, dtype)
+        for covariance in (None, covariances(m_out)):
+            predicted = head.predict(m_out, belief, covariance)
+            torch.testing.assert_close(predicted.mean, m_out.mean)
+            torch.testing.assert_close(predicted.epistemic_var, m_out.var)
+            parts = [
+                head.predict(m_out.map(lambda p, r=r: p[r]), belief, None if covariance is None else covariance[r])
+                for r in (slice(0, 2), slice(2, 5))
+            ]
+            joined = type(predicted).concatenate(parts)
+            for name, value in vars(predicted).items():
+                assert value.dtype == dtype and value.isfinite().all()
+                torch.testing.assert_close(getattr(joined, name), value)
 
 
 def check_metrics(head, n_outputs, targets) -> None:

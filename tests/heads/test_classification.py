@@ -9,7 +9,7 @@ import bayesmp as bmp
 from bayesmp.equations.likelihood import argmax_predictive, softmax_predictive
 from bayesmp.gaussian import Moments
 from bayesmp.heads import Argmax, ClassPrediction, Softmax
-from tests.heads.contract import outputs
+from tests.heads.contract import covariances, outputs
 from tests.helpers import blobs, mlp
 
 
@@ -35,16 +35,34 @@ def test_ignorance_about_the_outputs_makes_probabilities_even(head):
 
 def test_entropy_of_known_distributions():
     probs = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0]])
-    entropy = ClassPrediction(probs, probs, probs).entropy
+    entropy = ClassPrediction(probs, probs, probs, torch.zeros(3)).entropy
     torch.testing.assert_close(entropy, torch.tensor([0.0, math.log(4), math.log(2)]))
 
 
 def test_scale_none_gives_the_plain_predictives():
     m_out = outputs((20, 4), torch.float64)
     certain = torch.zeros(1, dtype=torch.float64)
-    torch.testing.assert_close(Softmax(scale=None).predict(m_out, certain).probs, softmax_predictive(m_out))
+    torch.testing.assert_close(Softmax(scale=None, gain=1.0).predict(m_out, certain).probs, softmax_predictive(m_out))
+    scaled = softmax_predictive(Moments(3.0 * m_out.mean, 9.0 * m_out.var))
+    torch.testing.assert_close(Softmax(scale=None, gain=3.0).predict(m_out, certain).probs, scaled)
     plain = argmax_predictive(m_out, noise=0.7)
     torch.testing.assert_close(Argmax(scale=None, noise=0.7).predict(m_out, certain).probs, plain)
+
+
+def test_a_gain_is_another_unit_of_the_outputs():
+    """The message says the same about gain * outputs as the plain one: exp(tau x - rho x^2 / 2) at any x."""
+    m_out, y = outputs((6, 3), torch.float64), torch.tensor([0, 1, 2, 2, 1, 0])
+    found = Softmax(gain=2.5).to_latent(m_out, y, torch.zeros(1))
+    plain = Softmax(gain=1.0).to_latent(Moments(2.5 * m_out.mean, 2.5**2 * m_out.var), y, torch.zeros(1))
+    for x in (-1.0, 0.3, 2.0):
+        z = 2.5 * x
+        torch.testing.assert_close(found.tau * x - found.rho * x**2 / 2, plain.tau * z - plain.rho * z**2 / 2)
+
+
+@pytest.mark.parametrize("gain", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_gain_that_is_none_is_refused(gain):
+    with pytest.raises(ValueError, match="gain must be a positive number"):
+        Softmax(gain=gain)
 
 
 @pytest.mark.parametrize("kind", [Softmax, Argmax])
@@ -89,6 +107,55 @@ def test_argmax_variances_must_be_positive(options):
 def test_one_output_is_no_classifier(kind):
     with pytest.raises(ValueError, match=r"at least 2.*has 1.*two outputs"):
         kind().n_outputs((1,))
+
+
+# --- what more data would take away ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", [Softmax(scale=2.0), Argmax(scale=None), Argmax()], ids=repr)
+def test_with_covariances_probabilities_and_mutual_information_are_those_of_sampled_outputs(head):
+    """To .02, with 64 points against 40,000 draws of outputs with variances of some .1."""
+    m_out = outputs((8, 3), torch.float64)
+    m_out = Moments(m_out.mean, 0.1 * m_out.var)
+    covariance, belief = covariances(m_out), head.prior_log_weights()
+    found = head.predict(m_out, belief, covariance)
+    draws = torch.distributions.MultivariateNormal(m_out.mean, covariance)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        each = head.at_certain_outputs(draws.sample((40_000,)), belief)  # (s, b, c)
+    probs = each.mean(0)
+    kept = -torch.special.xlogy(each, each).sum(2).mean(0)
+    assert (found.probs - probs).abs().max() < 0.02
+    assert (found.epistemic + torch.special.xlogy(probs, probs).sum(1) + kept).abs().max() < 0.02
+    assert (found.aleatoric - kept).abs().max() < 0.02
+
+
+def test_outputs_that_move_together_leave_no_doubt_about_the_label():
+    """A shift that all classes share changes no softmax; the same variances without correlations do."""
+    mean = outputs((5, 3), torch.float64).mean
+    m_out, certain = Moments(mean, torch.full_like(mean, 2.0)), torch.zeros(1, dtype=torch.float64)
+    head, together = Softmax(scale=1.0), torch.full((5, 3, 3), 2.0, dtype=torch.float64)
+    found = head.predict(m_out, certain, together)
+    torch.testing.assert_close(found.probs, torch.softmax(mean, 1), rtol=1e-3, atol=1e-4)
+    assert (found.epistemic < 1e-4).all()
+    apart = head.predict(m_out, certain, torch.diag_embed(m_out.var))
+    assert (apart.epistemic > 0.05).all()
+
+
+@pytest.mark.parametrize("size", [1e-8, 0.1, 10.0, 1e4])
+@pytest.mark.parametrize("head", [Softmax(), Softmax(scale=1.0), Argmax(), Argmax(scale=None)], ids=repr)
+def test_epistemic_and_aleatoric_are_parts_of_the_entropy(head, size):
+    """Without covariances, too, where probabilities are those of the probit-scaled link: the rest of the entropy was
+    once below zero by two nats, because the two parts belonged to different probabilities.
+    """
+    m_out = outputs((200, 4), torch.float64)
+    m_out = Moments(m_out.mean, size * m_out.var)
+    for covariance in (None, covariances(m_out)):
+        found = head.predict(m_out, head.prior_log_weights(), covariance)
+        assert (found.epistemic >= 0).all() and (found.aleatoric >= -1e-12).all()
+        torch.testing.assert_close(found.epistemic + found.aleatoric, found.entropy)
+        if size == 1e-8:
+            assert (found.epistemic < 1e-4).all()
 
 
 # --- the prior over the link scale -----------------------------------------------------------------------------------

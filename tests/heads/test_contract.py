@@ -16,6 +16,7 @@ HEADS = [
     (Softmax(), 3, LABELS),
     (Softmax(scale=None), 3, LABELS),
     (Softmax(scale=2.5), 4, LABELS),
+    (Softmax(gain=0.7), 3, LABELS),
     (Argmax(), 3, LABELS),
     (Argmax(scale=None), 3, LABELS),
     (Argmax(scale=4.0, noise=0.1, target=2.0, target_var=0.5), 5, LABELS),

@@ -115,7 +115,9 @@ def test_learned_noise_follows_the_unit_of_the_targets():
 
 
 def test_learned_noise_is_not_counted_twice():
-    """The belief about the noise is a product of one message per batch: more epochs do not make it surer."""
+    """All data together send one message to the noise, and every refresh of the belief replaces it: more epochs do not
+    make it surer.
+    """
     x, y, _ = teacher(100, 0.3, 0)
     network = bmp.Network([bmp.Linear(3, 1)], Regression("learn"))
     trainer = bmp.Trainer(network, x, y, batch_size=25)

@@ -10,6 +10,7 @@ from bayesmp.equations import linear as equations
 from bayesmp.equations.linear_maps import DenseMap
 from bayesmp.gaussian import Moments
 from bayesmp.layers import Conv2d
+from bayesmp.regime import EXAMPLE_BY_EXAMPLE
 from tests.equations.truth import assert_message, condition_on_sum, inner_product_messages, numbers
 from tests.layers.contract import random_message, random_moments, random_weights
 
@@ -57,8 +58,8 @@ def test_matrix_form_is_that_of_the_dense_layer_with_tied_weights(name, known):
     layer, m_in, weights, m_back = setting(name, exact=False)
     size, dense = m_in.shape[2:], DenseMap()
     incoming = m_in.mean if known else m_in
-    m_out = layer.to_output(incoming, weights)
-    to_input, to_weights = layer.messages_back(incoming, m_out, m_back, weights)
+    local = layer.sweep([incoming], weights)
+    m_out, ((to_input,), to_weights) = local.m_out, local.back(m_back)
 
     n_positions = m_out.mean[0, 0].numel()
     matrix = weights["weight"].map(lambda part: dense_equivalent(layer, size, part))
@@ -88,8 +89,7 @@ def test_matrix_form_is_that_of_the_dense_layer_with_tied_weights(name, known):
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_exact_form_at_cavities_is_the_inner_product_of_each_patch(name):
     layer, m_in, weights, m_back = setting(name, exact=True)
-    m_out = layer.to_output(m_in, weights)
-    to_input, to_weights = layer.messages_back(m_in, m_out, m_back, weights, at_cavity=True)
+    (to_input,), to_weights = layer.sweep([m_in], weights, EXAMPLE_BY_EXAMPLE).back(m_back)
     a, va = numbers(m_in.mean), numbers(m_in.var)
     w, vw, b, vb = map(numbers, (*_parts(weights["weight"]), *_parts(weights["bias"])))
     true_input, true_weight, true_bias = np.zeros((2, *a.shape)), np.zeros((2, *w.shape)), np.zeros((2, *b.shape))
@@ -124,8 +124,7 @@ def test_a_kernel_as_large_as_the_image_is_a_dense_layer():
     layer = Conv2d(2, 3, (3, 4), exact=True)
     m_in, weights = random_moments((2, 2, 3, 4), generator), random_weights(layer, generator)
     m_back = random_message((2, 3, 1, 1), generator)
-    m_out = layer.to_output(m_in, weights)
-    to_input, to_weights = layer.messages_back(m_in, m_out, m_back, weights, at_cavity=True)
+    (to_input,), to_weights = layer.sweep([m_in], weights, EXAMPLE_BY_EXAMPLE).back(m_back)
     flat_in, flat_back = m_in.map(lambda x: x.flatten(1)), m_back.map(lambda x: x.flatten(1))
     flat_weight, dense = weights["weight"].map(lambda x: x.flatten(1)), DenseMap()
     z = equations.linear_to_output(dense, flat_in, flat_weight, weights["bias"])

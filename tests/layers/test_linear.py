@@ -5,6 +5,8 @@ import torch
 
 from bayesmp.equations.linear import EXACT_FAN_IN
 from bayesmp.layers import Conv2d, Linear
+from bayesmp.layers.base import Memory
+from bayesmp.regime import EXAMPLE_BY_EXAMPLE, LINEAR, MOMENTS
 from tests.layers.contract import random_message, random_moments, random_weights
 
 
@@ -22,13 +24,50 @@ def test_the_rule_reaches_the_messages(n_in, same_as):
     layer, forced = Linear(n_in, 2), Linear(n_in, 2, exact=same_as)
     m_in, weights = random_moments((3, n_in), generator), random_weights(layer, generator)
     m_back = random_message((3, 2), generator)
-    m_out = layer.to_output(m_in, weights)
     found, expected, opposite = (
-        each.messages_back(m_in, m_out, m_back, weights)[1]["weight"]
+        each.sweep([m_in], weights).back(m_back)[1]["weight"]
         for each in (layer, forced, Linear(n_in, 2, exact=not same_as))
     )
     torch.testing.assert_close(found.rho, expected.rho)
     assert not torch.allclose(found.rho, opposite.rho)
+
+
+@pytest.mark.parametrize("n_in", [EXACT_FAN_IN, EXACT_FAN_IN + 1])
+def test_cavities_always_take_the_exact_form(n_in):
+    generator = torch.Generator().manual_seed(0)
+    m_in, weights = random_moments((3, n_in), generator), random_weights(Linear(n_in, 2), generator)
+    m_back = random_message((3, 2), generator)
+    one, other = (
+        Linear(n_in, 2, exact=exact).sweep([m_in], weights, EXAMPLE_BY_EXAMPLE).back(m_back)[1]["weight"]
+        for exact in (True, False)
+    )
+    assert torch.equal(one.tau, other.tau) and torch.equal(one.rho, other.rho)
+
+
+def test_a_message_remembered_at_the_input_makes_its_marginal():
+    """A product factor takes the input as all others have it; a known input has nothing to be made of."""
+    generator = torch.Generator().manual_seed(0)
+    layer, m_in = Linear(4, 2), random_moments((3, 4), generator)
+    weights, (at_input, m_back) = random_weights(layer, generator), (random_message((3, n), generator) for n in (4, 2))
+    found = layer.sweep([m_in], weights, EXAMPLE_BY_EXAMPLE, Memory(at_input=at_input, at_output=m_back))
+    expected = layer.sweep([m_in * at_input], weights, EXAMPLE_BY_EXAMPLE)
+    for name in ("mean", "var", "input_var"):
+        assert torch.equal(getattr(found.m_out, name), getattr(expected.m_out, name))
+    for one, other in zip(found.back(m_back)[0], expected.back(m_back)[0], strict=True):
+        assert torch.equal(one.tau, other.tau) and torch.equal(one.rho, other.rho)
+    known = layer.sweep([m_in.mean], weights, EXAMPLE_BY_EXAMPLE, Memory(at_input=at_input)).m_out
+    assert torch.equal(known.mean, layer.sweep([m_in.mean], weights).m_out.mean)
+
+
+def test_without_input_noise_weights_see_means_and_sums_keep_the_variance():
+    generator = torch.Generator().manual_seed(0)
+    layer = Linear(EXACT_FAN_IN + 1, 2)
+    m_in, weights = random_moments((3, layer.n_in), generator), random_weights(layer, generator)
+    m_back = random_message((3, 2), generator)
+    noisy, quiet = (layer.sweep([m_in], weights, regime) for regime in (MOMENTS, LINEAR))
+    assert torch.equal(noisy.m_out.var, quiet.m_out.var) and torch.equal(noisy.m_out.input_var, quiet.m_out.input_var)
+    rho, added = quiet.back(m_back)[1]["weight"].rho, m_back.rho / (1.0 + m_back.rho * quiet.m_out.var)
+    torch.testing.assert_close(noisy.back(m_back)[1]["weight"].rho - rho, added.t() @ m_in.var)
 
 
 @pytest.mark.parametrize("layer, shape_in", [(Linear(6, 4), (6,)), (Conv2d(2, 4, 3), (2, 5, 5))])

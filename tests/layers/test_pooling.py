@@ -41,8 +41,8 @@ def test_messages_are_those_of_a_weighted_sum_per_window(kind, kernel, stride, s
     layer, generator = kind(kernel, stride=stride), torch.Generator().manual_seed(0)
     m_in = random_moments((2, 2, *size), generator)
     m_back = random_message((2, *layer.output_shape((2, *size))), generator)
-    m_out = layer.to_output(m_in, {})
-    to_input, to_weights = layer.messages_back(m_in, m_out, m_back, {})
+    local = layer.sweep([m_in], {})
+    m_out, ((to_input,), to_weights) = local.m_out, local.back(m_back)
     assert to_weights == {}
     truth = np.zeros((2, *m_in.shape))
     for (n, c), (where, area) in itertools.product(np.ndindex(2, 2), windows(layer, size)):
@@ -67,23 +67,23 @@ def test_known_values_are_pooled_as_torch_does(kernel, stride, size):
         (AvgPool2d(kernel, stride=stride), functional.avg_pool2d(x, window, stride)),
         (MaxPool2d(kernel, stride=stride), functional.max_pool2d(x, window, stride)),
     ):
-        torch.testing.assert_close(layer.to_output(x, {}), expected)
+        torch.testing.assert_close(layer.sweep([x], {}).m_out, expected)
         assert layer.output_shape((3, *size)) == expected.shape[1:]
 
 
 def test_max_pool_of_a_clear_winner_is_the_winner():
     x = torch.tensor([[[[0.0, 100.0], [-50.0, 3.0]]]], dtype=torch.float64)
     m_in = random_moments(x.shape, torch.Generator().manual_seed(0))
-    m_out = MaxPool2d(2).to_output(Moments(x, m_in.var), {})
+    m_out = MaxPool2d(2).sweep([Moments(x, m_in.var)], {}).m_out
     assert m_out.mean.item() == pytest.approx(100.0)
     assert m_out.var.item() == pytest.approx(m_in.var[0, 0, 0, 1].item())
 
 
 def test_more_noise_makes_the_max_softer():
     m_in = random_moments((1, 1, 4, 4), torch.Generator().manual_seed(0))
-    means = [MaxPool2d(4, noise=noise).to_output(m_in, {}).mean.item() for noise in (0.0, 0.3, 3.0, 1e12)]
+    means = [MaxPool2d(4, noise=noise).sweep([m_in], {}).m_out.mean.item() for noise in (0.0, 0.3, 3.0, 1e12)]
     assert means == sorted(means, reverse=True)
-    assert means[-1] == pytest.approx(AvgPool2d(4).to_output(m_in, {}).mean.item(), abs=1e-4)
+    assert means[-1] == pytest.approx(AvgPool2d(4).sweep([m_in], {}).m_out.mean.item(), abs=1e-4)
 
 
 def test_options_that_make_no_sense_are_refused():

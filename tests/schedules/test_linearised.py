@@ -8,6 +8,7 @@ from sklearn.model_selection import train_test_split
 import bayesmp as bmp
 from bayesmp.gaussian import Moments
 from bayesmp.metrics import accuracy, nll
+from bayesmp.regime import LINEAR, MOMENTS
 from tests.helpers import blobs, mlp
 
 LOADERS = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}
@@ -18,10 +19,10 @@ def test_a_linearised_activation_is_its_value_and_slope_at_the_mean(leak):
     """The limit of narrow inputs: E and Var of LeakyReLU(x) / scale for x ~ N(mean, scale^2 var), scale -> 0."""
     mean, var = torch.tensor([-2.0, -0.3, 0.4, 5.0]).double(), torch.tensor([0.5, 2.0, 3.0, 0.1]).double()
     layer, scale = bmp.LeakyReLU(leak), 1e-4
-    found = layer.linearised(Moments(mean, var), {})
-    limit = layer.to_output(Moments(mean, scale**2 * var), {})
-    torch.testing.assert_close(found.mean, limit.mean)
-    torch.testing.assert_close(found.var, limit.var / scale**2)
+    found = layer.sweep([Moments(mean, var)], {}, LINEAR)
+    limit = layer.sweep([Moments(mean, scale**2 * var)], {}, MOMENTS)
+    torch.testing.assert_close(found.m_out.mean, limit.m_out.mean)
+    torch.testing.assert_close(found.m_out.var, limit.m_out.var / scale**2)
     torch.testing.assert_close(found.slope, limit.slope)
 
 
@@ -41,17 +42,19 @@ def test_which_networks_are_linearised(sizes, options, expected):
     x, y = blobs(30, n_in=sizes[0])
     network = mlp(sizes, bmp.Argmax())
     bmp.Trainer(network, x, y, batch_size=10, **options).run(1)
-    assert network.is_linearised is expected
+    assert network.regime == (LINEAR if expected else MOMENTS)
     network.reset()
-    assert network.is_linearised is False
+    assert network.regime == MOMENTS
 
 
 def test_predictions_of_a_linearised_network_are_those_of_its_means_with_linear_variances(tmp_path):
-    """By hand: outputs of the network of means; variances pushed through slopes and squared weights."""
+    """By hand: outputs of the network of means; variances of one sweep pushed through slopes and squared weights, of
+    the joint belief through the gradients.
+    """
     x, y = blobs(40, n_in=20)
     network = mlp([20, 18, 3], bmp.Argmax(), dtype=torch.float64)
     bmp.fit(network, x, y, epochs=4, batch_size=10)
-    prediction = network.predict(x)
+    prediction = network.predict(x, joint=False)
 
     (first, second), x = [own for own in network.weights() if own], x.double()
     hidden = x @ first["weight"].mean.T + first["bias"].mean
@@ -63,9 +66,35 @@ def test_predictions_of_a_linearised_network_are_those_of_its_means_with_linear_
     torch.testing.assert_close(prediction.mean, mean)
     torch.testing.assert_close(prediction.epistemic_var, var + second["bias"].var)
 
+    joint = network.predict(x)
+    torch.testing.assert_close(joint.mean, mean)
+    gradients = gradients_by_hand(x, slope, slope * hidden, second["weight"].mean)
+    torch.testing.assert_close(joint.epistemic_var, quadratic(network.belief, gradients), rtol=1e-6, atol=1e-9)
+
     network.save(tmp_path / "model.safetensors")
     again = bmp.load(tmp_path / "model.safetensors")
-    assert again.is_linearised and torch.equal(again.predict(x).probs, prediction.probs)
+    assert again.regime == LINEAR
+    assert torch.equal(again.predict(x, joint=False).probs, prediction.probs)
+    assert torch.equal(again.predict(x).probs, joint.probs)
+
+
+def gradients_by_hand(x, slope, active, weight):
+    """Gradients of every output at every example in the matrices of both layers, (b, o, ...), by the chain rule."""
+    one = torch.ones(len(x), 1, dtype=torch.float64)
+    below, above = torch.cat([x, one], 1), torch.cat([active, one], 1)
+    first = torch.einsum("oh,bh,bi->bohi", weight, slope, below)
+    second = torch.einsum("op,bi->bopi", torch.eye(len(weight), dtype=torch.float64), above)
+    return first, second
+
+
+def quadratic(belief, gradients):
+    """(b, o): J H^{-1} J^T of each output, one solve at a time."""
+    n, n_outputs = gradients[0].shape[:2]
+    found = torch.empty(n, n_outputs, dtype=torch.float64)
+    for b, o in torch.cartesian_prod(torch.arange(n), torch.arange(n_outputs)):
+        own = [part[b, o] for part in gradients]
+        found[b, o] = sum((part * solved).sum() for part, solved in zip(own, belief.solve(own), strict=True))
+    return found
 
 
 @pytest.mark.parametrize("name, limit", [("digits", 0.2), ("breast cancer", 0.15), ("wine", 0.2)])

@@ -1,15 +1,20 @@
 """The parallel schedule: posterior = prior x sites at all times, one fixed point, no double counting, no divergence."""
 
+import functools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp import schedules
 from bayesmp.data import sine
 from bayesmp.equations.linear import EXACT_FAN_IN
 from bayesmp.gaussian import Gaussian
-from bayesmp.schedules import Batch, parallel
+from bayesmp.schedules import Batch
+from bayesmp.schedules.parallel import ParallelSchedule
+from bayesmp.settings import SETTINGS
 from bayesmp.sites import SiteIndex
 from tests.helpers import blobs, linear_data, mlp
 
@@ -108,10 +113,10 @@ def test_a_run_goes_on_from_its_own_posterior_after_the_network_was_reset():
     for run in (trainer, undisturbed):
         run.run(8)
     trainer.network.reset()
-    assert (trainer.network.joint_share == 1.0).all() and (undisturbed.network.joint_share < 0.95).any()
+    assert (trainer.network.sum_share == 1.0).all() and (undisturbed.network.sum_share < 0.95).any()
     for run in (trainer, undisturbed):
         run.run(2)
-    torch.testing.assert_close(trainer.network.joint_share, undisturbed.network.joint_share)
+    torch.testing.assert_close(trainer.network.sum_share, undisturbed.network.sum_share)
     torch.testing.assert_close(trainer.network.marginal.rho, undisturbed.network.marginal.rho)
     torch.testing.assert_close(trainer.network.marginal.mean, undisturbed.network.marginal.mean)
 
@@ -149,12 +154,13 @@ def linear_fixed_point(*, epochs=150, batch_size=9, seed=0):
 
 
 @pytest.mark.parametrize(
-    "constant, value",
-    [("TIGHTNESS", 1.0), ("TIGHTNESS", 0.01), ("MEMORY", (1, 1)), ("MEMORY", (40, 40)), ("PRECISION_FACTOR", 1.2)],
+    "setting, value",
+    [("tightness", 1.0), ("tightness", 0.01), ("memory", (1, 1)), ("memory", (40, 40)), ("precision_factor", 1.2)],
 )
-def test_the_fixed_point_does_not_depend_on_step_control(constant, value, monkeypatch):
+def test_the_fixed_point_does_not_depend_on_step_control(setting, value, monkeypatch):
     truth = linear_fixed_point()
-    monkeypatch.setattr(parallel, constant, value)
+    other = functools.partial(ParallelSchedule, settings=replace(SETTINGS, **{setting: value}))
+    monkeypatch.setattr(schedules, "ParallelSchedule", other)
     assert_same_posterior(linear_fixed_point(), truth, 1e-8)
 
 
@@ -165,8 +171,8 @@ def test_the_fixed_point_of_a_linear_model_does_not_depend_on_batches_or_their_o
 
 def test_half_the_step_arrives_at_the_same_place(monkeypatch):
     truth = linear_fixed_point()
-    measured = parallel.ParallelSchedule._measure_step
-    monkeypatch.setattr(parallel.ParallelSchedule, "_measure_step", lambda *args: 0.5 * measured(*args))
+    measured = ParallelSchedule._measure_step
+    monkeypatch.setattr(ParallelSchedule, "_measure_step", lambda *args: 0.5 * measured(*args))
     assert_same_posterior(linear_fixed_point(epochs=300), truth, 1e-8)
 
 
@@ -177,7 +183,7 @@ def test_half_the_step_arrives_at_the_same_place(monkeypatch):
 def test_more_epochs_do_not_sharpen_a_converged_posterior(name):
     """A hundred epochs after everything has come to rest: no precision of any weight has changed by 1 %.
 
-    For independent weights; with joint shares things rest less quietly (see below).
+    For independent weights; with shares of sums things rest less quietly (see below).
     """
     if name.endswith("linear"):
         n_in = 4 if name == "linear" else 2 * EXACT_FAN_IN
@@ -197,12 +203,12 @@ def test_more_epochs_do_not_sharpen_a_converged_posterior(name):
 @pytest.mark.parametrize(
     "name, epochs, half, average", [("regression", 500, 0.05, 0.03), ("softmax", 200, 0.005, 0.005)]
 )
-def test_more_epochs_do_not_sharpen_a_posterior_with_joint_shares(name, epochs, half, average):
+def test_more_epochs_do_not_sharpen_a_posterior_with_shares_of_sums(name, epochs, half, average):
     """After as many epochs as independent weights need to rest, a hundred more change half of the precisions by less
     than `half`, and sharpen by less than `average`.
 
     The limits are 1.3 to 4 times the largest change over six draws of the starting means. A classifier rests; a
-    regression with joint shares goes on circling: single precisions, by up to 90 %, and means move to and fro.
+    regression with shares of sums goes on circling: single precisions, by up to 90 %, and means move to and fro.
     """
     trainer = problem(name, n=60, batch_size=20, seed=1)
     trainer.run(epochs)
@@ -233,7 +239,42 @@ def test_visiting_a_batch_again_replaces_its_site():
     torch.testing.assert_close(data_after, 2 * data_before)
 
 
-# --- joint shares ----------------------------------------------------------------------------------------------------
+# --- the head's constant ---------------------------------------------------------------------------------------------
+
+
+def test_visits_leave_the_constant_to_refreshes_of_the_belief():
+    """A visit changes neither the batches' messages to the noise nor the belief about it. A refresh replaces them all
+    by its own, each batch having an equal part.
+    """
+    trainer = problem("learned noise", dtype=torch.float64)
+    before, belief = trainer.sites.head.clone(), trainer.network.head_log_weights.clone()
+    for row in range(len(trainer.sites)):
+        visit(trainer, row)
+    assert torch.equal(trainer.sites.head, before) and torch.equal(trainer.network.head_log_weights, belief)
+    message = torch.linspace(-3.0, 1.0, before.shape[1], dtype=torch.float64)
+    for _ in range(2):  # not counted twice
+        trainer.schedule.hear_constant(message)
+    torch.testing.assert_close(trainer.sites.head, (message / len(trainer.sites)).expand_as(before))
+    expected = torch.softmax(trainer.network.head.prior_log_weights() + message, 0)
+    torch.testing.assert_close(torch.softmax(trainer.network.head_log_weights, 0), expected)
+
+
+def test_the_constant_that_predictions_use_does_not_touch_training():
+    """The last refresh judges the noise for predictions; the next run starts from what training had."""
+    trainer = problem("learned noise", dtype=torch.float64)
+    trainer.run(7)  # epoch 7 itself brings no refresh
+    in_training = trainer.sites.head_posterior(trainer.schedule.head_prior)
+    assert not torch.allclose(torch.softmax(trainer.network.head_log_weights, 0), torch.softmax(in_training, 0))
+    heard = []
+    trainer.schedule.visit_on_device = lambda batch, inner=trainer.schedule.visit_on_device: (
+        heard.append(trainer.network.head_log_weights.clone()),
+        inner(batch),
+    )[1]
+    trainer.run(1)
+    torch.testing.assert_close(heard[0], in_training.to(heard[0]))
+
+
+# --- shares of sums --------------------------------------------------------------------------------------------------
 
 NETWORKS = {
     "one layer": [bmp.Linear(4, 3)],
@@ -263,7 +304,7 @@ def test_dense_networks_of_several_layers_count_correlations(name, options, is_j
     x = x.view(-1, 1, 2, 2) if name in ("images", "convolution") else x
     network = bmp.Network(NETWORKS[name], bmp.Softmax(), input_shape=x.shape[1:])
     bmp.fit(network, x, y, epochs=3 if options.get("schedule") == "sequential" else 20, batch_size=10, **options)
-    for share, tensors in zip(network.joint_share.tolist(), network.unpack(network.prior.rho), strict=True):
+    for share, tensors in zip(network.sum_share.tolist(), network.unpack(network.prior.rho), strict=True):
         assert 0.0 < share < 0.9 if is_joint and tensors else share == 1.0
 
 
@@ -310,7 +351,7 @@ def test_without_its_own_pull_an_example_finds_what_the_others_know(batch_size):
     assert ((learned - unseen) > 0.8 * (y[:, 0] - unseen)).all(), "the weights have learned it"
     for row, rows in enumerate(trainer.members):
         batch = Batch(SiteIndex(row, torch.tensor([row])), trainer.x[rows], trainer.y[rows])
-        found = trainer.schedule._sweep(batch).outputs.mean[:, 0]
+        found = trainer.schedule._sweep(batch).trace.outputs.mean[:, 0]
         assert ((found - unseen[rows]).abs() < 0.04 * (learned - unseen)[rows]).all()
 
 

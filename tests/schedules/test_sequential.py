@@ -37,7 +37,7 @@ IMAGE_SPEC = [
 ]
 HEADS = {
     "regression": (bmp.Regression(0.05), ("regression", 0.05)),
-    "softmax": (bmp.Softmax(scale=None), ("softmax",)),
+    "softmax": (bmp.Softmax(scale=None, gain=1.0), ("softmax",)),
     "argmax": (bmp.Argmax(scale=None), ("argmax", 0.3, 1.0, 0.1)),
 }
 
@@ -56,6 +56,18 @@ def flat(net, tree):
     """The oracle's nested posterior as one flat Gaussian in our order."""
     parts = [split(tree[slot.layer][slot.name]) for slot in net.slots]
     return Gaussian(*(torch.cat([torch.tensor(p[k], dtype=torch.float64).reshape(-1) for p in parts]) for k in (0, 1)))
+
+
+def traces_of(net):
+    """A list that every sweep out of the network adds its trace to; a visit keeps the messages back alone."""
+    traces, sweep_out = [], net.graph.sweep_out
+
+    def sweep_and_keep(*args, **options):
+        traces.append(sweep_out(*args, **options))
+        return traces[-1]
+
+    net.graph.sweep_out = sweep_and_keep
+    return traces
 
 
 def assert_gaussians_close(ours, theirs, rtol=1e-8, atol=1e-8):
@@ -78,9 +90,10 @@ def test_a_visit_gives_the_messages_of_the_scalar_graph(kind, head_name):
     orders = [[2, 0, 1], [0, 1, 2], [1, 2, 0]]
 
     site, posterior = oracle.visit(None, x.tolist(), y.tolist(), orders=orders, epoch=1)
-    visit = SequentialVisit(net, net.prior, x, y, net.head_log_weights)
+    visit, traces = SequentialVisit(net, net.prior, x, y, net.head_log_weights), traces_of(net)
     for order in orders:
         visit.iterate(order)
+    last = dict(zip(orders[-1], traces[-3:], strict=True))
 
     assert_gaussians_close(visit.site(), flat(net, site))
     assert_gaussians_close(visit.marginal, flat(net, posterior))
@@ -88,10 +101,10 @@ def test_a_visit_gives_the_messages_of_the_scalar_graph(kind, head_name):
         for k, record in enumerate(oracle.sweep(n)):
             mean, var = (torch.tensor(part, dtype=torch.float64) for part in split(record["forward"]))
             tau, rho = (torch.tensor(part, dtype=torch.float64) for part in split(record["backward"]))
-            ours = state.forward[k + 1]
+            ours = last[n].locals[k].m_out
             torch.testing.assert_close(ours.mean[0], mean, rtol=1e-8, atol=1e-8)
             torch.testing.assert_close(ours.var[0], var, rtol=1e-8, atol=1e-8)
-            assert_gaussians_close(state.back[k + 1].map(lambda part: part[0]), Gaussian(tau, rho))
+            assert_gaussians_close(state.arriving[k].map(lambda part: part[0]), Gaussian(tau, rho))
 
 
 def test_several_epochs_of_damped_sites_agree():

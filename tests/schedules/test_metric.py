@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayesmp.schedules.curvature import LayerCurvature
+from bayesmp.schedules.metric import LayerMetric
 from tests.helpers import linear_posterior
 
 
@@ -17,11 +17,11 @@ def factors(n_rows, n_columns, *, rank=None, seed=0):
 
 
 def renewed(inputs, slopes, rest, *, n_data=50, dtype=torch.float64):
-    """The curvature of one batch with these factors, ready to solve."""
-    curvature = LayerCurvature(n_data, len(slopes), len(inputs), like=torch.zeros((), dtype=dtype))
-    curvature.update(inputs.to(dtype), slopes.to(dtype), rest.to(dtype), torch.ones((), dtype=dtype))
-    curvature.renew()
-    return curvature
+    """The metric of one batch with these factors, ready to solve."""
+    metric = LayerMetric(n_data, len(slopes), len(inputs), like=torch.zeros((), dtype=dtype))
+    metric.update(inputs.to(dtype), slopes.to(dtype), rest.to(dtype), torch.ones((), dtype=dtype))
+    metric.renew()
+    return metric
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-3)])
@@ -35,36 +35,36 @@ def test_solve_is_a_dense_kronecker_solve(n_rows, n_columns, rank, dtype, tolera
     assert (found - truth).abs().max() < tolerance * truth.abs().max()
 
 
-# --- joint share -----------------------------------------------------------------------------------------------------
+# --- share of sums ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("n_rows, n_columns, rank", [(1, 1, None), (3, 5, None), (4, 2, None), (3, 6, 2)])
-def test_joint_share_is_a_ratio_of_dense_traces(n_rows, n_columns, rank, dtype, tolerance):
+def test_sum_share_is_a_ratio_of_dense_traces(n_rows, n_columns, rank, dtype, tolerance):
     inputs, slopes, rest = factors(n_rows, n_columns, rank=rank)
     both = torch.kron(slopes, inputs)
     dense = 50 * both + rest * torch.eye(len(both), dtype=torch.float64)
     var = 0.1 + torch.rand(n_rows, n_columns, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     truth = torch.trace(torch.linalg.solve(dense, both)) / (var.flatten() @ both.diagonal())
     assert truth < 0.9, "or the limit at 1 would hide it"
-    found = renewed(inputs, slopes, rest, dtype=dtype).joint_share(var.to(dtype))
+    found = renewed(inputs, slopes, rest, dtype=dtype).sum_share(var.to(dtype))
     assert found.item() == pytest.approx(truth.item(), rel=tolerance)
 
 
-def test_joint_share_counts_correlations_only():
+def test_sum_share_counts_correlations_only():
     """Diagonal factors: the weights are independent, and with the variances of H it is 1; with 1.25 of them 0.8."""
     inputs, slopes, rest = factors(3, 5)
     inputs, slopes = inputs.diagonal().diag(), slopes.diagonal().diag()
     var = 1.0 / (50 * torch.outer(slopes.diagonal(), inputs.diagonal()) + rest)
-    curvature = renewed(inputs, slopes, rest)
-    assert curvature.joint_share(var).item() == pytest.approx(1.0)
-    assert curvature.joint_share(1.25 * var).item() == pytest.approx(0.8)
-    assert curvature.joint_share(0.5 * var).item() == 1.0, "never more"
-    assert curvature.joint_share(torch.zeros_like(var)).item() == 1.0
+    metric = renewed(inputs, slopes, rest)
+    assert metric.sum_share(var).item() == pytest.approx(1.0)
+    assert metric.sum_share(1.25 * var).item() == pytest.approx(0.8)
+    assert metric.sum_share(0.5 * var).item() == 1.0, "never more"
+    assert metric.sum_share(torch.zeros_like(var)).item() == 1.0
 
 
 @pytest.mark.parametrize("n_out", [1, 3])
-def test_joint_share_turns_the_variance_of_independent_weights_into_that_of_the_exact_posterior(n_out):
+def test_sum_share_turns_the_variance_of_independent_weights_into_that_of_the_exact_posterior(n_out):
     """Linear regression, y = w a + N(0, noise_var), with correlated inputs: mean variance of w a over the inputs a."""
     n, n_in, noise_var, prior_var = 50, 6, 0.2, 0.8
     generator = torch.Generator().manual_seed(0)
@@ -73,12 +73,12 @@ def test_joint_share_turns_the_variance_of_independent_weights_into_that_of_the_
     _, covariance = linear_posterior(x.numpy(), np.zeros(n), np.zeros(n_in), np.full(n_in, prior_var), noise_var)
     rng = np.random.default_rng(0)
     sums = rng.multivariate_normal(np.zeros(n_in), covariance, 4000) @ x.numpy().T  # (s, n)
-    curvature = renewed(
+    metric = renewed(
         x.t() @ x / n, torch.eye(n_out, dtype=torch.float64) / noise_var, torch.tensor(1.0 / prior_var), n_data=n
     )
     var = torch.tensor(np.diag(covariance)).expand(n_out, n_in)  # the exact marginals, without their correlations
     independent = (x.square() @ var.t()).mean().item()
-    share = curvature.joint_share(var).item()
+    share = metric.sum_share(var).item()
     assert share < 0.5, "correlations must matter here"
     assert share * independent == pytest.approx(np.einsum("bi,ij,bj->b", x, covariance, x).mean(), rel=1e-9)
     assert share * independent == pytest.approx(sums.var(0).mean(), rel=0.05)
@@ -88,24 +88,24 @@ def test_joint_share_turns_the_variance_of_independent_weights_into_that_of_the_
 
 
 def test_update_is_a_running_average():
-    curvature = LayerCurvature(10, 2, 3, like=torch.zeros((), dtype=torch.float64))
+    metric = LayerMetric(10, 2, 3, like=torch.zeros((), dtype=torch.float64))
     first, second = factors(2, 3, seed=0), factors(2, 3, seed=1)
-    curvature.update(*first, torch.tensor(1.0, dtype=torch.float64))
-    curvature.update(*second, torch.tensor(0.25, dtype=torch.float64))
-    torch.testing.assert_close(curvature.inputs, 0.75 * first[0] + 0.25 * second[0])
-    torch.testing.assert_close(curvature.slopes, 0.75 * first[1] + 0.25 * second[1])
+    metric.update(*first, torch.tensor(1.0, dtype=torch.float64))
+    metric.update(*second, torch.tensor(0.25, dtype=torch.float64))
+    torch.testing.assert_close(metric.inputs, 0.75 * first[0] + 0.25 * second[0])
+    torch.testing.assert_close(metric.slopes, 0.75 * first[1] + 0.25 * second[1])
 
 
 def test_before_the_first_renewal_nothing_moves():
-    curvature = LayerCurvature(10, 2, 3, like=torch.zeros(()))
-    assert torch.equal(curvature.solve(torch.ones(2, 3)), torch.zeros(2, 3))
+    metric = LayerMetric(10, 2, 3, like=torch.zeros(()))
+    assert torch.equal(metric.solve(torch.ones(2, 3)), torch.zeros(2, 3))
 
 
 def test_state_holds_every_tensor_in_place():
     """What a checkpoint or a CUDA graph keeps a hold of must be the tensors that renew() and update() write to."""
-    curvature = LayerCurvature(10, 2, 3, like=torch.zeros((), dtype=torch.float64))
-    before = {name: value.data_ptr() for name, value in curvature.state().items()}
-    curvature.update(*factors(2, 3), torch.tensor(1.0, dtype=torch.float64))
-    curvature.renew()
-    assert {name: value.data_ptr() for name, value in curvature.state().items()} == before
+    metric = LayerMetric(10, 2, 3, like=torch.zeros((), dtype=torch.float64))
+    before = {name: value.data_ptr() for name, value in metric.state().items()}
+    metric.update(*factors(2, 3), torch.tensor(1.0, dtype=torch.float64))
+    metric.renew()
+    assert {name: value.data_ptr() for name, value in metric.state().items()} == before
     assert set(before) == {"inputs", "slopes", "rest", "input_vectors", "slope_vectors", "values", "inverse"}

@@ -1,0 +1,418 @@
+r"""The joint belief about all weights, N(m, H^{-1}) with H = prior + sum_n J_n^T Lambda_n J_n at the trained means m.
+
+J_n are the slopes of an example's outputs in the weights, Lambda_n is the precision with which its target speaks about
+them. The belief is about the *linearised* network, f(m) + J (w - m): the covariance of outputs is J H^{-1} J^T. It is
+made by a pass over the data (joint.py) and knows nothing of how training went. Two forms, one rule (`plan`):
+
+`Full`    all weights, where there are few. Exact.
+`Anchored` some rows z of the training data's J, the *anchors*. Inside their span H is as above; outside it the data
+          that the span misses count as spread evenly over a layer's outputs, in proportion to what each input has seen:
+              H = D + V M V^T,   D = prior + what the span misses,   V = J_z^T T an orthonormal basis (under the prior)
+          With as many anchors as there are rows in all the span misses nothing, and this is exact, too. Rows of dense
+          layers are never formed: J_z J_x^T = (a_z . a_x) (g_z . g_x) for inputs a and slopes g.
+
+Everything a caller asks goes through gradients, one per weight layer (layers/base.py); None stands for a layer that
+takes no part, so that a list with one entry asks about the sums of that layer alone.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp.layers.base import Gradient
+
+MAX_RANK = 1024  # dimension of the space in which H is kept; 3 matrices of its square in float64
+NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
+
+Gradients = Sequence[Gradient | None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The weight layers of a network, as matrices (o, i): prior variances, and means as trained."""
+
+    prior_vars: list[Tensor]
+    means: list[Tensor]
+
+    @property
+    def n_weights(self) -> int:
+        return sum(part.numel() for part in self.prior_vars)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which form the belief takes, and how much memory."""
+
+    form: str  # "full" or "anchored"
+    rank: int
+    is_exact: bool
+    n_bytes: int
+
+
+def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
+    """The form for a network with this layout and n_rows = examples x outputs of training data.
+
+    The smaller of weights and rows decides: with few weights all of them, with few rows all of those as anchors, both
+    exact; with many of both, max_rank rows as anchors.
+    """
+    n_weights = layout.n_weights
+    if n_weights <= min(n_rows, MAX_RANK):
+        return Plan("full", n_weights, True, 8 * n_weights**2)
+    rank = n_rows if n_rows <= MAX_RANK else max_rank
+    per_anchor = sum(sum(part.shape) for part in layout.prior_vars)
+    return Plan("anchored", rank, n_rows <= MAX_RANK, 24 * rank**2 + 4 * rank * per_anchor)
+
+
+class Belief(ABC):
+    """A Gaussian over all weights around their trained means."""
+
+    is_exact: bool
+
+    @abstractmethod
+    def covariance(self, gradients: Gradients) -> Tensor:
+        """(b, k, k): covariances of k quantities with these gradients, example by example."""
+
+    @property
+    @abstractmethod
+    def degrees_of_freedom(self) -> float:
+        """How many directions in weight space the data have settled, tr(I - prior H^{-1}): the sum of all leverages."""
+
+    @abstractmethod
+    def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        """H^{-1} applied to slopes in the weights, one matrix (o, i) per layer."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        """A draw of w - m, one matrix (o, i) per layer."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """The tensors to save."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """What a file says about the tensors."""
+
+    @abstractmethod
+    def to(self, device: torch.device, dtype: torch.dtype) -> Belief:
+        """The same on another device, in another precision."""
+
+
+# --- all weights -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FullBasis:
+    """Coordinates: every weight, in units of its prior std."""
+
+    stds: list[Tensor]  # (o, i) per layer, float64
+
+    def features(self, gradients: Gradients) -> Tensor:
+        """(b, k, r) in float64."""
+        found = next(gradient for gradient in gradients if gradient is not None)
+        shape = (found.slopes.shape[0], found.slopes.shape[1])
+        parts = [
+            std.new_zeros(*shape, std.numel()) if gradient is None else gradient.flat().double() * std.flatten()
+            for gradient, std in zip(gradients, self.stds, strict=True)
+        ]
+        return torch.cat(parts, 2).transpose(0, 1)
+
+    def believe(self, precision: Tensor, rows_seen: Sequence[Tensor] | None = None) -> Full:
+        """The belief, given sum_n features^T Lambda features (r, r)."""
+        eye = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
+        factor = torch.linalg.cholesky(precision + eye)
+        whitener = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return Full(self, whitener.contiguous())  # as a file holds it, so that a loaded one gives the same bits
+
+
+@dataclass(frozen=True)
+class Full(Belief):
+    """H over all weights; `whitener` W with W^T W = (I + data)^{-1} in units of the prior."""
+
+    basis: FullBasis
+    whitener: Tensor
+    is_exact = True
+
+    def covariance(self, gradients: Gradients) -> Tensor:
+        return self.from_features(self.basis.features(gradients))
+
+    def from_features(self, features: Tensor) -> Tensor:
+        part = features @ self.whitener.T
+        return part @ part.transpose(1, 2)
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return len(self.whitener) - float(self.whitener.square().sum())
+
+    def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        stds = self.basis.stds
+        flat = torch.cat([(slope.double() * std).flatten() for slope, std in zip(slopes, stds, strict=True)])
+        return self._shaped(self.whitener.T @ (self.whitener @ flat), slopes[0].dtype)
+
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        noise = torch.randn(len(self.whitener), dtype=torch.float64, generator=generator).to(self.whitener)
+        return self._shaped(self.whitener.T @ noise, torch.float64)
+
+    def _shaped(self, flat: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        stds = self.basis.stds
+        parts = flat.split([std.numel() for std in stds])
+        return [(part.view(std.shape) * std).to(dtype) for part, std in zip(parts, stds, strict=True)]
+
+    def state(self) -> dict[str, Tensor]:
+        return {"whitener": self.whitener} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
+
+    def description(self) -> dict[str, Any]:
+        return {"form": "full", "n_layers": len(self.basis.stds)}
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Full:
+        return Full(FullBasis([std.to(device) for std in self.basis.stds]), self.whitener.to(device))
+
+
+# --- anchors ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LayerAnchors:
+    """The anchors' gradients in one layer: inputs (m, i) and slopes (m, o) of a dense layer, or rows (m, o i).
+
+    `var` is a covariance of the layer's weights that does not depend on the output unit, (i,), unless rows are formed,
+    which may have one per weight, (o, i).
+    """
+
+    inputs: Tensor | None
+    slopes: Tensor | None
+    rows: Tensor | None
+
+    @classmethod
+    def of(cls, gradient: Gradient, prior_var: Tensor) -> LayerAnchors:
+        """From the gradient (1, m, ...) of the anchors."""
+        is_even = bool((prior_var == prior_var[:1]).all())
+        if gradient.inputs.shape[1] == 1 and is_even:
+            return cls(gradient.inputs[:, 0], gradient.slopes[0, :, 0], None)
+        return cls(None, None, gradient.flat()[0])
+
+    def gram(self, var: Tensor) -> Tensor:
+        """(m, m) in float64: J_z var J_z^T."""
+        if self.rows is not None:
+            rows = self.rows.double()
+            return (rows * _expand(var, rows).double()) @ rows.T
+        assert self.inputs is not None and self.slopes is not None
+        inputs, slopes = self.inputs.double(), self.slopes.double()
+        return ((inputs * var.double()) @ inputs.T) * (slopes @ slopes.T)
+
+    def products(self, gradient: Gradient, var: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor | None]:
+        """J_x var J_z^T (b, k, m), and J_x var J_x^T (b, k, k) if asked for."""
+        if self.rows is not None:
+            rows = gradient.flat().transpose(0, 1)
+            scaled = rows * _expand(var, rows)
+            return scaled @ self.rows.T, scaled @ rows.transpose(1, 2) if own else None
+        assert self.inputs is not None and self.slopes is not None
+        inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
+        cross = ((inputs * var) @ self.inputs.T)[:, None] * (slopes @ self.slopes.T)
+        size = (inputs.square() * var).sum(1)[:, None, None]
+        return cross, size * (slopes @ slopes.transpose(1, 2)) if own else None
+
+    def along(self, matrix: Tensor) -> Tensor:
+        """(m,): J_z applied to a change of the weights (o, i)."""
+        if self.rows is not None:
+            return self.rows @ matrix.flatten()
+        assert self.inputs is not None and self.slopes is not None
+        return ((self.slopes @ matrix) * self.inputs).sum(1)
+
+    def mix(self, weights: Tensor, shape: torch.Size) -> Tensor:
+        """(o, i): J_z^T applied to one number per anchor."""
+        if self.rows is not None:
+            return (weights @ self.rows).view(shape)
+        assert self.inputs is not None and self.slopes is not None
+        return (self.slopes * weights[:, None]).T @ self.inputs
+
+    def map(self, function: Any) -> LayerAnchors:
+        parts = (self.inputs, self.slopes, self.rows)
+        return LayerAnchors(*(None if part is None else function(part) for part in parts))
+
+
+@dataclass(frozen=True)
+class AnchoredBasis:
+    """Coordinates: an orthonormal basis, under the prior, of the span of the anchors' gradients."""
+
+    anchors: list[LayerAnchors]
+    prior_vars: list[Tensor]  # (o, i)
+    turn: Tensor  # T (m, r), float64
+    grams: list[Tensor]  # T^T J_z var J_z^T T of each layer under the prior, (r, r)
+    is_exact: bool
+
+    @classmethod
+    def of(cls, gradients: Sequence[Gradient], prior_vars: list[Tensor], *, is_exact: bool) -> AnchoredBasis:
+        """From gradients (1, m, ...): one row of the training data per anchor."""
+        anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
+        grams = [part.gram(_base(part, var)) for part, var in zip(anchors, prior_vars, strict=True)]
+        values, vectors = torch.linalg.eigh(torch.stack(grams).sum(0))
+        kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
+        turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
+        return cls(anchors, prior_vars, turn, [turn.T @ gram @ turn for gram in grams], is_exact)
+
+    def features(self, gradients: Gradients) -> Tensor:
+        """(b, k, r): J_x prior_var J_z^T T."""
+        bases = [_base(anchor, var) for anchor, var in zip(self.anchors, self.prior_vars, strict=True)]
+        cross, _ = self.products(gradients, bases, own=False)
+        return cross @ self.turn.to(cross)
+
+    def products(self, gradients: Gradients, bases: list[Tensor], *, own: bool = True) -> tuple[Tensor, Tensor | None]:
+        """The sums of `LayerAnchors.products` over the layers that take part."""
+        parts = [
+            anchor.products(gradient, base, own=own)
+            for anchor, gradient, base in zip(self.anchors, gradients, bases, strict=True)
+            if gradient is not None
+        ]
+        cross, whole = parts[0]
+        for more_cross, more_whole in parts[1:]:
+            cross = cross.add_(more_cross)
+            whole = None if whole is None or more_whole is None else whole + more_whole
+        return cross, whole
+
+    def believe(self, precision: Tensor, rows_seen: Sequence[Tensor] | None = None) -> Anchored:
+        """The belief, given sum_n features^T Lambda features (r, r) and, per layer, how much precision all data bring
+        to a weight of each input, (i,), averaged over the outputs.
+        """
+        bases = []
+        for k, (anchor, var) in enumerate(zip(self.anchors, self.prior_vars, strict=True)):
+            base = _base(anchor, var)
+            if rows_seen is not None and not self.is_exact:
+                whole = (rows_seen[k].double() * var.double().mean(0)).sum() * len(var)
+                inside = (precision * self.grams[k]).sum()
+                missed = (1.0 - inside / whole.clamp_min(torch.finfo(whole.dtype).tiny)).clamp(0.0, 1.0)
+                base = base / (1.0 + base * (missed * rows_seen[k].double()).to(base))
+            bases.append(base)
+        values, vectors = torch.linalg.eigh(precision)
+        half = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
+        if self.is_exact:
+            inside = torch.eye(len(half), dtype=half.dtype, device=half.device)
+        else:
+            gram = torch.stack([a.gram(base) for a, base in zip(self.anchors, bases, strict=True)]).sum(0)
+            inside = self.turn.T @ gram @ self.turn
+        eye = torch.eye(len(half), dtype=half.dtype, device=half.device)
+        factor = torch.linalg.cholesky(eye + half @ inside @ half)
+        reduction = torch.linalg.solve_triangular(factor, half, upper=False).T  # R R^T = (M^{-1} + V^T D^{-1} V)^{-1}
+        return Anchored(self, bases, half, reduction.contiguous())
+
+
+@dataclass(frozen=True)
+class Anchored(Belief):
+    """H = D + V M V^T: `bases` hold D^{-1}, `half` M^{1/2}, `reduction` R with R R^T = (M^{-1} + V^T D^{-1} V)^{-1}."""
+
+    basis: AnchoredBasis
+    bases: list[Tensor]
+    half: Tensor
+    reduction: Tensor
+
+    @property
+    def is_exact(self) -> bool:  # type: ignore[override]
+        return self.basis.is_exact
+
+    @cached_property
+    def shadow(self) -> Tensor:
+        """T R (m, r): what the data took away from a covariance under D, along the anchors."""
+        return self.basis.turn @ self.reduction
+
+    def covariance(self, gradients: Gradients) -> Tensor:
+        cross, whole = self.basis.products(gradients, self.bases)
+        assert whole is not None
+        part = cross @ self.shadow.to(cross)
+        found = whole - part @ part.transpose(1, 2)
+        floor = torch.finfo(found.dtype).eps * whole.diagonal(dim1=1, dim2=2)  # below it there is rounding only
+        lift = (floor - found.diagonal(dim1=1, dim2=2)).clamp_min(0.0)
+        return found + torch.diag_embed(lift)
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        total = torch.zeros((), dtype=torch.float64, device=self.half.device)
+        gram = torch.zeros_like(self.half[:0, :0])
+        for anchor, base, var in zip(self.basis.anchors, self.bases, self.basis.prior_vars, strict=True):
+            total += (1.0 - _shaped(base, var).double() / var.double()).sum()
+            part = anchor.gram(base.square() / _base(anchor, var))
+            gram = part if len(gram) == 0 else gram + part
+        return float(total + (self.basis.turn.T @ gram @ self.basis.turn * (self.reduction @ self.reduction.T)).sum())
+
+    def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        found = [slope * _shaped(base, slope) for slope, base in zip(slopes, self.bases, strict=True)]
+        along = torch.stack([a.along(part) for a, part in zip(self.basis.anchors, found, strict=True)]).sum(0)
+        inner = self.reduction @ (self.reduction.T @ (self.basis.turn.T @ along.double()))
+        weights = (self.basis.turn @ inner).to(found[0])
+        return [
+            part - anchor.mix(weights, part.shape) * _shaped(base, part)
+            for part, anchor, base in zip(found, self.basis.anchors, self.bases, strict=True)
+        ]
+
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        """H^{-1} b for b of covariance H = D + V M V^T."""
+        noise = torch.randn(self.half.shape[0], dtype=torch.float64, generator=generator).to(self.half)
+        weights = (self.basis.turn @ (self.half @ noise)).to(self.bases[0])
+        slopes = []
+        for anchor, base, var in zip(self.basis.anchors, self.bases, self.basis.prior_vars, strict=True):
+            own = torch.randn(var.shape, dtype=torch.float64, generator=generator).to(var)
+            slopes.append(own * _shaped(base, var).rsqrt() + anchor.mix(weights, var.shape))
+        return self.solve(slopes)
+
+    def state(self) -> dict[str, Tensor]:
+        found = {"turn": self.basis.turn, "half": self.half, "reduction": self.reduction}
+        for k, anchor in enumerate(self.basis.anchors):
+            parts = {"inputs": anchor.inputs, "slopes": anchor.slopes, "rows": anchor.rows}
+            found |= {f"{name}.{k}": part for name, part in parts.items() if part is not None}
+            found |= {f"base.{k}": self.bases[k], f"prior_var.{k}": self.basis.prior_vars[k]}
+        return found
+
+    def description(self) -> dict[str, Any]:
+        return {"form": "anchored", "n_layers": len(self.bases), "is_exact": self.is_exact}
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Anchored:
+        def cast(part: Tensor) -> Tensor:
+            return part.to(device=device, dtype=dtype)
+
+        basis = self.basis
+        moved = AnchoredBasis(
+            [anchor.map(cast) for anchor in basis.anchors],
+            [cast(var) for var in basis.prior_vars],
+            basis.turn.to(device),
+            [gram.to(device) for gram in basis.grams],
+            basis.is_exact,
+        )
+        return Anchored(moved, [cast(base) for base in self.bases], self.half.to(device), self.reduction.to(device))
+
+
+Basis = FullBasis | AnchoredBasis
+
+
+def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belief:
+    """The belief of a file."""
+    layers = range(description["n_layers"])
+    if description["form"] == "full":
+        return Full(FullBasis([tensors[f"std.{k}"] for k in layers]), tensors["whitener"])
+    anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
+    variances = [tensors[f"prior_var.{k}"] for k in layers]
+    basis = AnchoredBasis(anchors, variances, tensors["turn"], [], description["is_exact"])
+    return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"])
+
+
+def _base(anchor: LayerAnchors, prior_var: Tensor) -> Tensor:
+    """The prior variance as the layer's anchors take it: (i,), or (o, i) where rows are formed and it is not even."""
+    return prior_var if anchor.rows is not None else prior_var[0]
+
+
+def _expand(var: Tensor, rows: Tensor) -> Tensor:
+    """A variance (i,) or (o, i) along rows (..., o i)."""
+    if var.ndim == 2:
+        return var.flatten()
+    return var.repeat(math.prod(rows.shape[-1:]) // len(var))
+
+
+def _shaped(var: Tensor, matrix: Tensor) -> Tensor:
+    """A variance (i,) or (o, i) as it broadcasts against a matrix (o, i)."""
+    return var if var.ndim == 2 else var.expand_as(matrix)

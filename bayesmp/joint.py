@@ -1,0 +1,317 @@
+r"""A pass over the data at the current means: the joint belief, what it says with each example left out, and the
+head's constant that follows.
+
+Leave one out. With C = J H^{-1} J^T the covariance of an example's outputs, e the slope and q the precision with which
+it speaks about them, taking the example out of the belief gives
+
+    covariance (I - C Q)^{-1} C,   mean f - (I - C Q)^{-1} C e
+
+exact for the linearised network and Gaussian noise (there it is y - r / (1 - leverage)). Where sweeps count the
+variance of activations as noise, an example's pull is weaker by 1 + rho noise, and e and q are those of the sweeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesmp.belief import AnchoredBasis, Basis, Belief, Full, FullBasis, Plan, plan
+from bayesmp.gaussian import Moments
+from bayesmp.heads.base import Head
+from bayesmp.layers.base import Gradient
+from bayesmp.network import Network
+from bayesmp.settings import SETTINGS, Settings
+
+SAME_NOISE = 0.01  # change of the logarithm of the noise below which it fits the belief
+STORED_NUMBERS = 60_000_000  # features that are kept between the steps of a pass instead of computed again
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a pass found.
+
+    Attributes:
+        belief: about all weights.
+        constant: message of all data to the head's constant, one log-likelihood per grid value; None if it is given.
+        scores: leave-one-out means over the examples: "nll", and "rmse" or "error" (share of wrong classes).
+        outputs: means of the outputs of the examples that were judged, to see whether they still move.
+        n_clipped: examples that hold more of their own outputs than a belief that contains them allows.
+    """
+
+    belief: Belief
+    constant: Tensor | None
+    scores: dict[str, float]
+    outputs: Tensor
+    n_clipped: int
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """Some examples of a pass, with what was computed for them."""
+
+    x: Tensor
+    y: Tensor
+    m_out: Moments
+    noise: Tensor  # the part of the variance that sweeps take for noise
+    features: Tensor | None
+
+
+@torch.no_grad()
+def refresh(
+    network: Network,
+    x: Tensor,
+    y: Tensor,
+    log_weights: Tensor,
+    head_prior: Tensor,
+    *,
+    max_examples: int,
+    max_rank: int,
+    seed: int = 0,
+    settings: Settings = SETTINGS,
+) -> Refreshed:
+    """The belief at the network's current means, and its leave-one-out scores.
+
+    Learned noise and belief must fit each other. With little noise every example holds its own output, and without it
+    is predicted badly, which looks like much noise; and the other way round. So the noise lies between what was assumed
+    and what was told, and where plain repetition would go to and fro for ever, the bracket is halved.
+
+    Args:
+        network: gives means, prior and regime; not changed.
+        x, y: training data on the network's device.
+        log_weights: belief about the head's constant to start from, (k,).
+        head_prior: log-prior over it.
+        max_examples: look at a random part of the data of this size if there are more; it stands for all.
+        max_rank: anchors, where the belief cannot be exact.
+        seed: of that part, and of the anchors.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(x), generator=generator)[:max_examples].to(x.device)
+    x_seen, y_seen = (x, y) if len(chosen) == len(x) else (x[chosen], y[chosen])
+    weight = len(x) / len(x_seen)
+    layout = network.layout
+    planned = plan(layout, len(x) * network.n_outputs, max_rank=max_rank)
+    basis = _make_basis(network, x_seen, planned, layout.prior_vars, generator)
+    head = network.head
+    keeps = len(x_seen) * network.n_outputs * planned.rank <= STORED_NUMBERS
+    rounds = settings.noise_rounds if head.is_learned and head.is_heard_in_training and keeps else 1
+    slices: list[_Slice] | None = list(_slices(network, basis, x_seen, y_seen)) if keeps else None
+    low, high = 0.0, math.inf
+    for _ in range(rounds):
+        current = slices if slices is not None else _slices(network, basis, x_seen, y_seen)
+        precision, rows_seen = _accumulate(network, basis, current, log_weights, weight, planned)
+        belief = basis.believe(precision, rows_seen)
+        judged = slices if slices is not None else _slices(network, None, x_seen, y_seen)
+        found = _judge(network, belief, judged, log_weights, len(x), settings)
+        if found.constant is None:
+            break
+        total = head_prior.to(found.constant) + found.constant * (len(x) / found.n_judged)
+        heard = (total - total.max()).to(log_weights)
+        assumed, told = (1.0 / float(head.expected(part, -1.0)) for part in (log_weights, heard))
+        low, high = (assumed, high) if told > assumed else (low, assumed)
+        log_weights = heard
+        if abs(math.log(told / assumed)) < SAME_NOISE:
+            break
+        if not low < told < high:
+            log_weights = _certain(head, math.sqrt(low * high), heard)
+    scores = _scores(head, found, log_weights if found.constant is None else heard)
+    constant = None if found.constant is None else found.constant * (len(x) / found.n_judged)
+    return Refreshed(belief, constant, scores, found.m_out.mean, found.n_clipped)
+
+
+def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
+    """The belief in the two values of the grid around this constant, with it as their harmonic mean."""
+    grid = head.grid
+    above = int(torch.searchsorted(grid, constant).clamp(1, len(grid) - 1))
+    low, high = float(grid[above - 1]), float(grid[above])
+    share = (1.0 / low - 1.0 / constant) / (1.0 / low - 1.0 / high)
+    weights = torch.zeros_like(grid)
+    weights[above - 1], weights[above] = 1.0 - share, share
+    return weights.clamp_min(1e-30).log().to(like)
+
+
+def memory_plan(network: Network, n_examples: int) -> Plan:
+    """Form and memory of the belief for this many training examples, before anything is trained."""
+    return plan(network.layout, n_examples * network.n_outputs)
+
+
+# --- the pass --------------------------------------------------------------------------------------------------------
+
+
+def _make_basis(
+    network: Network, x: Tensor, planned: Plan, prior_vars: list[Tensor], generator: torch.Generator
+) -> Basis:
+    if planned.form == "full":
+        return FullBasis([var.double().sqrt() for var in prior_vars])
+    n_outputs = network.n_outputs
+    if planned.is_exact and len(x) * n_outputs <= planned.rank:  # every output of every example
+        rows = torch.arange(len(x)).repeat_interleave(n_outputs)
+        mixes = torch.eye(n_outputs, dtype=x.dtype).repeat(len(x), 1)
+    else:  # a random mixture of the outputs of each of some examples
+        rows = torch.randperm(len(x), generator=generator)
+        rows = rows.repeat(math.ceil(planned.rank / len(x)))[: planned.rank]
+        mixes = torch.randn(len(rows), n_outputs, generator=generator, dtype=torch.float64)
+    rows, mixes = rows.to(x.device), mixes.to(x)
+    size = network.rows_at_once(2)
+    parts = [
+        network.gradients(x[part], mix[None])[1] for part, mix in zip(rows.split(size), mixes.split(size), strict=True)
+    ]
+    gradients = [
+        Gradient(torch.cat([part[k].inputs for part in parts]), torch.cat([part[k].slopes for part in parts], 1))
+        for k in range(len(prior_vars))
+    ]
+    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact)
+
+
+def _slices(network: Network, basis: Basis | None, x: Tensor, y: Tensor) -> Iterator[_Slice]:
+    """The examples a few at a time, with features if there is a basis."""
+    size = network.rows_at_once(network.n_outputs)
+    for rows, targets in zip(x.split(size), y.split(size), strict=True):
+        m_out, gradients, noise = network.gradients_and_noise(rows)
+        yield _Slice(rows, targets, m_out, noise, None if basis is None else basis.features(gradients))
+
+
+def _accumulate(
+    network: Network,
+    basis: Basis,
+    slices: Iterator[_Slice] | list[_Slice],
+    log_weights: Tensor,
+    weight: float,
+    planned: Plan,
+) -> tuple[Tensor, list[Tensor] | None]:
+    """sum_n features^T Lambda features, and the precision that data bring to the inputs of each layer's weights."""
+    precision: Tensor | None = None
+    rows_seen: list[Tensor] | None = None
+    for part in slices:
+        message = network.head.to_latent(part.m_out, part.y, log_weights)
+        assert part.features is not None
+        rows = (part.features * message.rho.to(part.features).sqrt()[..., None]).flatten(0, 1)
+        product = (rows.T @ rows).double()
+        precision = product if precision is None else precision + product
+        if not planned.is_exact:
+            seen = _rows_seen(network, part.x, message.rho)
+            rows_seen = seen if rows_seen is None else [a + b for a, b in zip(rows_seen, seen, strict=True)]
+    assert precision is not None
+    return weight * precision, None if rows_seen is None else [weight * part for part in rows_seen]
+
+
+def _rows_seen(network: Network, x: Tensor, rho: Tensor) -> list[Tensor]:
+    """Per layer (i,): sum over examples and outputs of rho J_oi^2, averaged over o."""
+    found = []
+    for gradient in network.gradients(x)[1]:
+        if gradient.inputs.shape[1] == 1:
+            slopes = gradient.slopes[:, :, 0].square().mean(2)  # (k, b)
+            found.append(torch.einsum("kb,bk,bi->i", slopes, rho, gradient.inputs[:, 0].square()))
+        else:
+            matrix = gradient.flat().unflatten(2, (gradient.slopes.shape[3], -1))  # (k, b, o, i)
+            found.append(torch.einsum("kboi,bk->i", matrix.square(), rho) / matrix.shape[2])
+    return found
+
+
+# --- leave one out ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Judged:
+    m_out: Moments  # with the example
+    left_out: Moments  # without
+    y: Tensor
+    constant: Tensor | None
+    n_judged: int
+    n_clipped: int
+
+
+def _judge(
+    network: Network,
+    belief: Belief,
+    slices: Iterator[_Slice] | list[_Slice],
+    log_weights: Tensor,
+    n_data: int,
+    settings: Settings,
+) -> _Judged:
+    """Leave-one-out outputs of the first `judged_examples`.
+
+    Leverages of all examples must add up to the degrees of freedom of the belief. Where it is not exact they come to
+    more, because what the span misses of an example is spread evenly although its own data lie just there; one factor
+    for all puts that right.
+    """
+    head = network.head
+    parts: list[tuple[_Slice, Tensor]] = []
+    leverage, n_judged = torch.zeros((), dtype=torch.float64, device=network.device), 0
+    for part in slices:
+        covariance = _covariance(network, belief, part)
+        rho = head.to_latent(part.m_out, part.y, log_weights).rho
+        leverage = leverage + (covariance.diagonal(dim1=1, dim2=2) * rho).sum().double()
+        parts.append((part, covariance))
+        n_judged += len(part.x)
+        if n_judged >= settings.judged_examples:
+            break
+    share, limit = 1.0, settings.max_leverage[0]
+    if not belief.is_exact:
+        limit = settings.max_leverage[1]
+        share = min(1.0, belief.degrees_of_freedom * n_judged / (n_data * max(float(leverage), 1e-30)))
+    left, n_clipped, constant = [], 0, None
+    for part, covariance in parts:
+        found, clipped = leave_out(
+            head, part.m_out.mean, share * covariance, part.noise, part.y, log_weights, limit=limit
+        )
+        left.append(found)
+        n_clipped += clipped
+        if head.is_learned:
+            message = head.to_constant(found, part.y).double()
+            constant = message if constant is None else constant + message
+    m_out, y = _join([part.m_out for part, _ in parts]), torch.cat([part.y for part, _ in parts])
+    return _Judged(m_out, _join(left), y, constant, n_judged, n_clipped)
+
+
+def _covariance(network: Network, belief: Belief, part: _Slice) -> Tensor:
+    """(b, o, o) of the examples' outputs, from stored features where they can be used again."""
+    if isinstance(belief, Full) and part.features is not None:
+        found = belief.from_features(part.features)
+    else:
+        found = belief.covariance(network.gradients(part.x)[1])
+    return found.to(part.m_out.mean)
+
+
+def leave_out(
+    head: Head, mean: Tensor, covariance: Tensor, noise: Tensor, y: Tensor, log_weights: Tensor, *, limit: float
+) -> tuple[Moments, int]:
+    """Outputs (b, o) as they would be had each example not been seen, and how many leverages were cut to the limit.
+
+    Args:
+        mean, covariance: of the outputs (b, o), (b, o, o), under a belief that has seen the example.
+        noise: what sweeps take for noise in the outputs, (b, o).
+        y: targets.
+        log_weights: belief about the head's constant.
+        limit: largest share of an output that its own example may hold; 1 would leave nothing when it is taken out.
+    """
+    var = covariance.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
+    message = head.to_latent(Moments(mean, var), y, log_weights)
+    weaker = 1.0 + message.rho * noise
+    slope, root = (message.tau - message.rho * mean) / weaker, (message.rho / weaker).double().sqrt()
+    wide = covariance.double()
+    values, vectors = torch.linalg.eigh(root[:, :, None] * wide * root[:, None, :])
+    n_clipped = int((values > limit).any(1).sum())
+    kept = values.clamp(0.0, limit)
+    # C + C R (I - R C R)^{-1} R C with R = Q^{1/2}: nothing is divided by a precision, which may be 0
+    cut = (kept / (1.0 - kept) - values) / values.clamp_min(limit).square()
+    gain = torch.where(values > limit, cut, 1.0 / (1.0 - kept))
+    across = (wide * root[:, None, :]) @ vectors
+    without = (wide + (across * gain[:, None, :]) @ across.transpose(1, 2)).to(mean)
+    shifted = mean - (without @ slope[..., None])[..., 0]
+    return Moments(shifted, without.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)), n_clipped
+
+
+def _scores(head: Head, found: _Judged, log_weights: Tensor) -> dict[str, float]:
+    sums = head.train_metrics(found.left_out, found.y, log_weights)
+    means = {name: float(value) / found.n_judged for name, value in sums.items()}
+    if "mse" in means:
+        return {"nll": means["nll"], "rmse": math.sqrt(means["mse"])}
+    return {"nll": means["nll"], "error": 1.0 - means["accuracy"]}
+
+
+def _join(parts: list[Moments]) -> Moments:
+    return Moments(torch.cat([part.mean for part in parts]), torch.cat([part.var for part in parts]))

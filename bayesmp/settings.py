@@ -1,0 +1,62 @@
+"""The tuned constants of training and of the joint belief, in one place; one setting for all data sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Numbers that were chosen, not derived (docs/lab-notes.md says on what); `repr` shows them all.
+
+    Attributes:
+        tightness: training starts with weights held at their starting means to this share of their spread.
+        memory: visits that the metric's running averages cover, at least and at most; between them, an epoch.
+        max_reach: no layer's outputs may move further than this in a visit, in units of their spread over the batch.
+        eigh_cost: multiplications of an eigendecomposition over n^3, at the speed of a matrix product.
+        visit_products: products per weight, position and example in one visit.
+        moment_rows: inputs or patches of a batch from which the metric's input moments are estimated.
+        share_memory: visits over which shares of sums follow those of a renewed metric.
+        trust: training starts with at most this share of all y as noise, and lets it grow by this factor per visit.
+        worse_score: nats by which a leave-one-out score must lie above the best one to tell of too much noise.
+        worse_refreshes: how often in a row it must.
+        precision_factor: no weight's precision may grow or shrink by more than this in one visit.
+        refresh_growth: the belief is refreshed in training whenever the number of epochs has grown by this factor.
+        refresh_examples: examples that a refresh in training looks at, at most.
+        refresh_rank: anchors of the belief in training, where it cannot be exact (belief.py).
+        final_examples: examples that the refresh at the end of a run looks at, at most.
+        judged_examples: examples whose leave-one-out outputs are computed in a refresh, at most.
+        noise_rounds: how often a refresh goes between the noise and the belief that follows from it, at most.
+        rest_gain: nats by which the leave-one-out score must improve between two refreshes to count as progress.
+        rest_refreshes: refreshes without progress after which training is at rest.
+        rest_visits: visits before which it is not.
+        rest_move: root mean square move of the means between two refreshes, in posterior std, below which they rest.
+        max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
+            that is not.
+    """
+
+    tightness: float = 0.1
+    memory: tuple[int, int] = (5, 100)
+    max_reach: float = 0.3
+    eigh_cost: int = 40
+    visit_products: int = 12
+    moment_rows: int = 4096
+    share_memory: int = 25
+    trust: tuple[float, float] = (0.01, 1.02)
+    worse_score: float = 0.05
+    worse_refreshes: int = 2
+    precision_factor: float = 2.0
+    refresh_growth: float = 1.3
+    refresh_examples: int = 1024
+    refresh_rank: int = 512
+    final_examples: int = 20_000
+    judged_examples: int = 5_000
+    noise_rounds: int = 12
+    rest_gain: float = 0.01
+    rest_refreshes: int = 3
+    rest_visits: int = 250
+    rest_move: float = 3.0
+    max_leverage: tuple[float, float] = (0.95, 0.5)
+
+
+SETTINGS = Settings()

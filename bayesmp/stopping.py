@@ -1,0 +1,44 @@
+"""When training is at rest: the leave-one-out score no longer falls, and the means no longer move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bayesmp.settings import SETTINGS, Settings
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a refresh of the belief says about progress.
+
+    Attributes:
+        epoch: after which it was made.
+        score: leave-one-out NLL in nats.
+        moved: root mean square change of the weights' means since the refresh before, in posterior std.
+    """
+
+    epoch: int
+    score: float
+    moved: float
+
+
+def at_rest(passed: Sequence[Checkpoint], n_visits: int, settings: Settings = SETTINGS) -> bool:
+    """Whether the last `rest_refreshes` refreshes brought no progress and the means have stopped moving.
+
+    Refreshes lie a constant factor of epochs apart, so this asks for no gain while training went on for about twice as
+    long. A score that rises is no progress, either: longer training would not help.
+    """
+    n = settings.rest_refreshes
+    if n_visits < settings.rest_visits or len(passed) <= n:
+        return False
+    best_before = min(point.score for point in passed[:-n])
+    best_since = min(point.score for point in passed[-n:])
+    return best_since > best_before - settings.rest_gain and passed[-1].moved < settings.rest_move
+
+
+def refresh_due(epoch: int, last: int, settings: Settings = SETTINGS) -> bool:
+    """Whether the belief is to be refreshed after this epoch, the last time having been after epoch `last` (0: never):
+    epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ..., a function of the epoch alone, so that a resumed run does the same.
+    """
+    return epoch >= max(last + 1, round(last * settings.refresh_growth))

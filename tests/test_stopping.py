@@ -1,0 +1,198 @@
+"""When training ends by itself, and that a run in parts is the same run."""
+
+import itertools
+import math
+import warnings
+
+import pytest
+import torch
+
+import bayesmp as bmp
+from bayesmp.settings import SETTINGS, Settings
+from bayesmp.stopping import Checkpoint, at_rest, refresh_due
+from bayesmp.trainer import MAX_EPOCHS
+from tests.helpers import blobs, linear_data, mlp
+
+torch.set_num_threads(1)
+
+RULE = Settings(rest_gain=0.01, rest_refreshes=2, rest_visits=10, rest_move=1.0)
+
+
+def passed(*scores, moved=0.0):
+    return [Checkpoint(k + 1, score, moved) for k, score in enumerate(scores)]
+
+
+# --- the rules, as pure functions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scores, expected",
+    [
+        ((), False),
+        ((1.0, 1.0), False),  # no score from before the last two
+        ((1.0, 1.0, 1.0), True),
+        ((1.0, 0.995, 0.993), True),  # gains, but too small ones
+        ((1.0, 0.9, 0.9), False),
+        ((1.0, 0.9, 0.9, 0.9), True),
+        ((0.9, 0.95, 1.1), True),  # a score that rises is no progress
+        ((1.0, 1.2, 0.98), False),  # progress after a bad refresh is progress
+        ((2.0, 0.5, 1.0, 0.6), True),  # against the best before, not the last
+        ((1.0, 0.99 - 1e-9, 0.99 - 1e-9), False),
+    ],
+)
+def test_at_rest_when_the_last_refreshes_brought_nothing(scores, expected):
+    assert at_rest(passed(*scores), 100, RULE) is expected
+
+
+def test_at_rest_only_after_enough_visits_and_when_means_are_still():
+    scores = (1.0, 1.0, 1.0, 1.0)
+    assert not at_rest(passed(*scores), RULE.rest_visits - 1, RULE) and at_rest(passed(*scores), RULE.rest_visits, RULE)
+    assert not at_rest(passed(*scores, moved=1.0), 100, RULE) and at_rest(passed(*scores, moved=0.99), 100, RULE)
+    still = [*passed(*scores, moved=5.0), Checkpoint(5, 1.0, 0.1)]
+    assert at_rest(still, 100, RULE), "only the last move counts"
+
+
+def test_nothing_finite_is_not_at_rest():
+    """A score that is not a number says nothing about progress."""
+    assert not at_rest(passed(1.0, 1.0, math.nan, math.nan), 100, RULE)
+
+
+def refreshes(until, settings=SETTINGS):
+    last, found = 0, []
+    for epoch in range(1, until + 1):
+        if refresh_due(epoch, last, settings):
+            found.append(epoch)
+            last = epoch
+    return found
+
+
+def test_refreshes_lie_a_constant_factor_apart():
+    found = refreshes(1000)
+    assert found[:4] == [1, 2, 3, 4]
+    later = [epoch for epoch in found if epoch > 20]
+    for earlier, next_one in itertools.pairwise(later):
+        assert next_one / earlier == pytest.approx(SETTINGS.refresh_growth, abs=0.05)
+    assert len(found) < 30
+
+
+def test_refreshes_do_not_depend_on_how_a_run_is_cut():
+    """A function of the epoch and the last refresh alone."""
+    whole = refreshes(200)
+    last = 0
+    for epoch in whole:
+        assert refresh_due(epoch, last) and not any(refresh_due(between, last) for between in range(last + 1, epoch))
+        last = epoch
+    assert all(refresh_due(epoch, 0) for epoch in (1, 2, 50)), "never refreshed: always due"
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def regression(**options):
+    x, y = linear_data(60, n_in=3)
+    return mlp([3, 5, 1], bmp.Regression("learn")), x, y / y.std(), {"batch_size": 12, **options}
+
+
+def classification(**options):
+    x, y = blobs(60)
+    return mlp([2, 5, 3], bmp.Softmax()), x, y, {"batch_size": 12, **options}
+
+
+PROBLEMS = {"regression": regression, "classification": classification}
+
+
+@pytest.mark.parametrize("make", PROBLEMS.values(), ids=PROBLEMS)
+def test_training_stops_by_itself_on_an_easy_problem(make):
+    network, x, y, options = make()
+    history = bmp.fit(network, x, y, **options)
+    assert SETTINGS.rest_visits <= 5 * len(history) < 5 * MAX_EPOCHS / 5
+    assert history.stopped == f"at rest after {len(history)} epochs" and history.stopped in repr(history)
+    assert math.isfinite(history.loo_nll[-1]) and math.isfinite(history.loo_error[-1])
+    assert network.belief is not None
+
+
+def test_the_bound_on_epochs_is_told():
+    network, x, y, options = regression()
+    with pytest.warns(UserWarning, match=r"not at rest after max_epochs=3 epochs.*raise max_epochs"):
+        history = bmp.fit(network, x, y, max_epochs=3, **options)
+    assert len(history) == 3 and history.stopped == "not at rest after 3 epochs, the limit"
+    assert network.belief is not None
+
+
+def test_the_bound_counts_all_epochs_of_a_run():
+    network, x, y, options = regression()
+    trainer = bmp.Trainer(network, x, y, **options)
+    trainer.run(4)
+    with pytest.warns(UserWarning, match="max_epochs=6"):
+        trainer.run(max_epochs=6)
+    assert trainer.n_epochs == 6
+
+
+def test_a_number_of_epochs_is_kept_to():
+    network, x, y, options = regression()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = bmp.fit(network, x, y, epochs=7, **options)
+    assert len(history) == 7 and history.stopped == "ran the 7 epochs asked for"
+
+
+@pytest.mark.parametrize("epochs", ["automatic", 0, -1, 2.5, None])
+def test_other_epochs_are_refused(epochs):
+    network, x, y, options = regression()
+    with pytest.raises(ValueError, match="epochs must be a positive integer"):
+        bmp.fit(network, x, y, epochs=epochs, **options)
+
+
+@pytest.mark.parametrize("make", PROBLEMS.values(), ids=PROBLEMS)
+def test_the_score_is_there_where_the_belief_was_refreshed(make):
+    network, x, y, options = make()
+    history = bmp.fit(network, x, y, epochs=7, **options)
+    known = [epoch for epoch, score in enumerate(history.loo_nll, 1) if math.isfinite(score)]
+    assert known == sorted({*refreshes(7), 7})
+    assert history.column("loo_nll")[-1] == history.loo_nll[-1]
+    assert all(score >= 0.0 for score in history.loo_error if math.isfinite(score))
+
+
+# --- a run in parts --------------------------------------------------------------------------------------------------
+
+
+def assert_same(found, truth, x):
+    assert torch.equal(found.marginal.tau, truth.marginal.tau) and torch.equal(found.marginal.rho, truth.marginal.rho)
+    assert torch.equal(found.head_log_weights, truth.head_log_weights)
+    for name, part in truth.belief.state().items():
+        assert torch.equal(found.belief.state()[name], part)
+    a, b = found.predict(x), truth.predict(x)
+    assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in vars(b))
+
+
+@pytest.mark.parametrize("schedule, cut, n_epochs", [("parallel", 3, 7), ("parallel", 7, 9), ("sequential", 2, 4)])
+@pytest.mark.parametrize("make", PROBLEMS.values(), ids=PROBLEMS)
+def test_a_run_in_two_parts_is_the_same_run(make, schedule, cut, n_epochs, tmp_path):
+    """Cut where a refresh was due and where none was; gone on with, saved and loaded, and looked at in between."""
+    truth, x, y, options = make(schedule=schedule)
+    if schedule == "sequential":
+        x, y = x[:12], y[:12]
+    whole = bmp.fit(truth, x, y, epochs=n_epochs, **options)
+    parts, _, _, _ = make()
+    trainer = bmp.Trainer(parts, x, y, **options)
+    trainer.run(cut)
+    parts.predict(x)
+    trainer.save(tmp_path / "run.safetensors")
+    loaded = bmp.Trainer.load(tmp_path / "run.safetensors", x, y)
+    for run in (trainer, loaded):
+        history = run.run(n_epochs - cut)
+        assert_same(run.network, truth, x)
+        assert len(history) == n_epochs and history.loo_nll[-1] == whole.loo_nll[-1]
+        assert history.column("nll") == whole.column("nll")
+
+
+@pytest.mark.parametrize("make", PROBLEMS.values(), ids=PROBLEMS)
+def test_a_run_that_stops_by_itself_does_so_in_parts_too(make):
+    network, x, y, options = make()
+    whole = bmp.fit(network, x, y, **options)
+    other, _, _, _ = make()
+    trainer = bmp.Trainer(other, x, y, **options)
+    trainer.run(7)
+    history = trainer.run()
+    assert len(history) == len(whole) and history.stopped == whole.stopped
+    assert_same(other, network, x)
