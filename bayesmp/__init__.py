@@ -8,7 +8,7 @@ from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPoo
 from bayesmp.network import Network, load
 from bayesmp.trainer import TrainConfig, Trainer, fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Argmax",
     "AvgPool2d",

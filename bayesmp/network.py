@@ -380,8 +380,8 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     )
     if "regime" not in found:
         raise ValueError(
-            f"{file.path!r} was saved by bayesmp {file.header['library']}, before networks had a joint belief; this "
-            "version cannot read it: train the network again, or load it with that version"
+            f"{file.path!r} has format {file.header['format']}, written by bayesmp {file.header['library']} before "
+            "networks had a joint belief; this version reads format 2: train the network again, or use that version"
         )
     network.regime = Regime(**found["regime"])
     network.head.grid = file.tensor("head.grid").clone()

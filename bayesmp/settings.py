@@ -52,7 +52,7 @@ class Settings:
     final_examples: int = 20_000
     judged_examples: int = 5_000
     noise_rounds: int = 12
-    rest_gain: float = 0.01
+    rest_gain: float = 0.02
     rest_refreshes: int = 3
     rest_visits: int = 250
     rest_move: float = 3.0

@@ -128,16 +128,15 @@ class Trainer:
                 "epochs='auto' judges progress by the joint belief, which a layer without gradient() does not allow; "
                 "give a number of epochs"
             )
-        if is_auto and not self._has_gradients:
-            raise ValueError(
-                "a layer cannot tell its gradient, so there is no leave-one-out score: pass epochs=<number>"
-            )
         limit = checks.check_positive_int(max_epochs, "max_epochs") - self.n_epochs if is_auto else 0
         n_epochs = max(0, limit) if is_auto else checks.check_positive_int(epochs, "epochs")
         self._check_network()
+        self.network.belief = None  # never one of other means, should the run be interrupted
+        self.history.stopped = "interrupted"
         with fast_arithmetic(self.network.device, n_products=self._products_per_batch()):
-            self._run(n_epochs, progress, is_auto=is_auto)
+            why = self._run(n_epochs, progress, is_auto=is_auto)
             self._finish()
+        self.history.stopped = why
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
         return self.history
@@ -174,10 +173,10 @@ class Trainer:
         return per_example * len(self.members[0])
 
     @torch.inference_mode()
-    def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool) -> None:
+    def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool) -> str:
+        """Train, and say why it ended."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
-        self.history.stopped = f"ran the {n_epochs} epochs asked for"
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             for epoch in range(self.n_epochs + 1, self.n_epochs + n_epochs + 1):
                 bar.set_description(f"epoch {epoch}")
@@ -188,15 +187,15 @@ class Trainer:
                 shown |= {f"loo {name}": value for name, value in self.history[-1].loo.items() if name != "moved"}
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
                 if is_auto and self._refreshed_at == epoch and self._at_rest():
-                    self.history.stopped = f"at rest after {epoch} epochs"
-                    return
-        if is_auto:
-            self.history.stopped = f"not at rest after {self.n_epochs} epochs, the limit"
-            warnings.warn(
-                f"training was not at rest after max_epochs={self.n_epochs} epochs: the leave-one-out score or the "
-                "means still moved; go on with Trainer.run, or raise max_epochs",
-                stacklevel=4,
-            )
+                    return f"at rest after {epoch} epochs"
+        if not is_auto:
+            return f"ran the {n_epochs} epochs asked for"
+        warnings.warn(
+            f"training was not at rest after max_epochs={self.n_epochs} epochs: the leave-one-out score or the "
+            "means still moved; go on with Trainer.run, or raise max_epochs",
+            stacklevel=4,
+        )
+        return f"not at rest after {self.n_epochs} epochs, the limit"
 
     # --- the joint belief --------------------------------------------------------------------------------------------
 
@@ -426,6 +425,8 @@ def fit(
         progress: show a progress bar; None shows it in a terminal only.
         options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, debug.
     """
+    if isinstance(epochs, str) and epochs != "auto":
+        raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
     if epochs != "auto":
         checks.check_positive_int(epochs, "epochs")
     checks.check_positive_int(max_epochs, "max_epochs")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import bayesmp as bmp
-from bayesmp.layers.base import Layer
+from bayesmp.layers.base import Layer, Local
 from benchmarks.baselines import train_adamw
 from benchmarks.networks import cifar10_cnn, mlp, mnist_cnn
 from benchmarks.options import begin, new_parser
@@ -51,7 +51,7 @@ KINDS = {  # kind of work: parts of the names of operations and kernels; the fir
         *("aten::fill", "aten::zero", "aten::prod", "ndtr", "special", "aten::amax", "aten::any", "aten::all"),
     ),
 }
-LAYER_METHODS = ("to_output", "messages_back", "tangent", "pullback")
+LOCAL_METHODS = ("back", "tangent", "pullback", "gradient", "message_curvature")
 N_PROFILED = 2  # epochs
 
 
@@ -84,9 +84,7 @@ def profiled_trainer(layers: Sequence[Layer], x: Tensor, y: Tensor, batch_size: 
     """A profile of N_PROFILED epochs after a warm-up, with a range around each layer's work; and its visits."""
     network = bmp.Network(layers, bmp.Argmax(), input_shape=x.shape[1:]).to(x.device)
     for index, layer in enumerate(network.layers):
-        for name in LAYER_METHODS:
-            if hasattr(layer, name):
-                setattr(layer, name, _in_range(f"layer {index}: {layer!r}", getattr(layer, name)))
+        layer.sweep = _ranged_sweep(f"layer {index}: {layer!r}", layer.sweep)  # type: ignore[method-assign]
     trainer = bmp.Trainer(network, x, y, batch_size=batch_size)
     trainer.schedule.records = False  # a replayed graph never calls the layers' methods
     trainer.run(2, progress=False)
@@ -94,6 +92,22 @@ def profiled_trainer(layers: Sequence[Layer], x: Tensor, y: Tensor, batch_size: 
     with profile(activities=activities) as found:
         trainer.run(N_PROFILED, progress=False)
     return found.key_averages(), N_PROFILED * len(trainer.members)
+
+
+def _ranged_sweep(label: str, sweep: Callable[..., Local]) -> Callable[..., Local]:
+    """A layer's sweep with a range around it and around what is done with the `Local` it leaves."""
+    ranged: dict[type, type] = {}
+
+    def wrapped(*args: Any, **options: Any) -> Local:
+        local = _in_range(label, sweep)(*args, **options)
+        cls = type(local)
+        if cls not in ranged:
+            methods = {name: _in_range(label, getattr(cls, name)) for name in LOCAL_METHODS}
+            ranged[cls] = type(cls.__name__, (cls,), methods)
+        object.__setattr__(local, "__class__", ranged[cls])
+        return local
+
+    return wrapped
 
 
 def _in_range(label: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -321,14 +321,18 @@ def test_a_later_format_is_refused(model, monkeypatch):
         bmp.load(model)
 
 
-def test_a_file_from_before_joint_beliefs_is_refused(model):
-    """Format 1 says nothing about the regime; the error names the version that wrote the file."""
+def test_a_file_from_before_joint_beliefs_is_refused(model, monkeypatch):
+    """Format 1 says nothing about the regime; the error names the version that wrote the file, and what to do."""
     tensors = safetensors.torch.load_file(model)
     with persistence.opened(model, kinds=("model",)) as file:
         header = {"network": dict(file.header["network"])}
     del header["network"]["regime"], header["network"]["belief"]
+    monkeypatch.setattr(persistence, "FORMAT", 1)
     persistence.write(model, kind="model", header=header, tensors=tensors)
-    with pytest.raises(ValueError, match=r"saved by bayesmp [\d.]+, before.*joint belief.*train the network again"):
+    monkeypatch.undo()
+    with pytest.raises(
+        ValueError, match=rf"format 1.* by bayesmp {bmp.__version__}.*joint belief.*train the network again"
+    ):
         bmp.load(model)
 
 

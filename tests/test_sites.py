@@ -134,7 +134,7 @@ def test_sites_in_bfloat16_give_nearly_the_same_predictions(head):
 
 @pytest.mark.parametrize("head", ["regression", "argmax"])
 def test_sites_in_bfloat16_matter_less_than_the_order_of_batches(head):
-    """With shares of sums, on average over three draws of the starting means: how far predictions move, in their stds."""
+    """With shares of sums, on average over three draws of the starting means: how far predictions move, in stds."""
     moved = {"rounding": 0.0, "order": 0.0}
     for network_seed in range(3):
         _, exact = posterior(head=head, epochs=20, network_seed=network_seed)

@@ -147,7 +147,7 @@ def test_a_layer_without_gradients_trains_example_by_example_without_a_joint_bel
         bmp.fit(each, X, Y, epochs=2, batch_size=8, schedule="sequential")
     assert network.belief is None and torch.equal(network.marginal.tau, plain.marginal.tau)
     assert torch.equal(network.predict(X).epistemic_var, plain.predict(X, joint=False).epistemic_var)
-    with pytest.raises(ValueError, match="pass epochs="):
+    with pytest.raises(ValueError, match="give a number of epochs"):
         bmp.Trainer(network, X, Y, schedule="sequential").run()
 
 

@@ -164,9 +164,7 @@ class _Classifier(Head):
         outputs = m_out.mean + torch.einsum("sc,bdc->sbd", points, _cholesky(spread))
         each = self.at_certain_outputs(outputs, log_weights)  # (s, b, c)
         probs = self.probabilities(m_out, log_weights) if covariance is None else each.mean(0)
-        epistemic = (_entropy(probs) - _entropy(each).mean(0)).clamp_min(
-            0.0
-        )  # of these probs: never above their entropy
+        epistemic = (_entropy(probs) - _entropy(each).mean(0)).clamp_min(0.0)  # so never above that of probs
         return ClassPrediction(probs, m_out.mean, m_out.var, epistemic)
 
     def at_certain_outputs(self, outputs: Tensor, log_weights: Tensor) -> Tensor:
