@@ -24,7 +24,9 @@ class EpochRecord:
     max_change: float  # largest change of a weight's mean in one visit, in posterior std
     metrics: dict[str, float]  # means over the training data, each batch predicted just before its visit
     seconds: float
-    loo: dict[str, float] = field(default_factory=dict)  # leave-one-out scores, where the belief was refreshed
+    loo: dict[str, float] = field(default_factory=dict)
+    """Where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of examples with
+    a leverage that was cut; "moved", how far means went since the refresh before (root mean square, posterior std)."""
 
 
 @dataclass(repr=False)

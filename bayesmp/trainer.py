@@ -184,7 +184,8 @@ class Trainer:
                 if self._has_gradients and refresh_due(epoch, self._refreshed_at):
                     self._refresh_in_training(epoch)
                 shown = dict(self.history[-1].metrics)
-                shown |= {f"loo {name}": value for name, value in self.history[-1].loo.items() if name != "moved"}
+                if "nll" in self.history[-1].loo:
+                    shown["leave-one-out nll"] = self.history[-1].loo["nll"]
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
                 if is_auto and self._refreshed_at == epoch and self._at_rest():
                     return f"at rest after {epoch} epochs"
@@ -210,7 +211,10 @@ class Trainer:
         moved = ((marginal.mean - self._last_mean).square() * marginal.rho).mean().sqrt()
         self._last_mean.copy_(marginal.mean)
         self._refreshed_at = epoch
-        self.history.records[-1] = replace(self.history[-1], loo={**found.scores, "moved": float(moved)})
+        clipped = found.n_clipped / len(found.outputs)
+        self.history.records[-1] = replace(
+            self.history[-1], loo={**found.scores, "clipped": clipped, "moved": float(moved)}
+        )
 
     @torch.no_grad()
     def _finish(self) -> None:
