@@ -27,8 +27,15 @@ def fast_arithmetic(device: torch.device, *, n_products: int) -> Iterator[None]:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
         return
+    with few_threads(device, n_products=n_products):
+        yield
+
+
+@contextmanager
+def few_threads(device: torch.device, *, n_products: int) -> Iterator[None]:
+    """One thread on the CPU for small work."""
     n_threads = torch.get_num_threads()
-    if n_products < SMALL_BATCH:
+    if device.type == "cpu" and n_products < SMALL_BATCH:
         torch.set_num_threads(1)
     try:
         yield

@@ -23,7 +23,7 @@ class EpochRecord:
     rejected_share: float  # of all messages on the network's edges
     max_change: float  # largest change of a weight's mean in one visit, in posterior std
     metrics: dict[str, float]  # means over the training data, each batch predicted just before its visit
-    seconds: float
+    seconds: float  # with the refresh of the belief, if there was one
     loo: dict[str, float] = field(default_factory=dict)
     """Where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of examples with
     a leverage that was cut; "moved", how far means went since the refresh before (root mean square, posterior std)."""
@@ -79,11 +79,13 @@ class History:
         return [float(getattr(record, name)) for record in self.records]
 
     def columns(self) -> dict[str, list[float]]:
-        """Every metric and the mean step over the epochs, ready to plot."""
+        """Every metric, the mean step and the leave-one-out NLL over the epochs, ready to plot."""
         if not self.records:
             return {}
         found = {name: self.column(name) for name in self.records[0].metrics}
         found["step"] = [sum(record.steps) / len(record.steps) for record in self.records]
+        if any(record.loo for record in self.records):
+            found["loo_nll"] = self.loo_nll
         return found
 
     def to_rows(self) -> list[dict[str, Any]]:

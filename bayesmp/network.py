@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import checks, persistence
+from bayesmp.arithmetic import few_threads
 from bayesmp.belief import Belief, Layout
 from bayesmp.belief import from_state as belief_from_state
 from bayesmp.gaussian import Gaussian, Moments
@@ -267,10 +268,11 @@ class Network:
             .entropy .epistemic .aleatoric .label), on the network's device.
         """
         x = checks.check_inputs(x, self.input_shape, self.dtype)
-        parts = [
-            self.head.predict(m_out, self.head_log_weights, covariance)
-            for m_out, covariance in self._output_beliefs(x, batch_size, joint=joint)
-        ]
+        with few_threads(self.device, n_products=self.n_weights * len(x)):
+            parts = [
+                self.head.predict(m_out, self.head_log_weights, covariance)
+                for m_out, covariance in self._output_beliefs(x, batch_size, joint=joint)
+            ]
         return type(parts[0]).concatenate(parts)
 
     def _output_beliefs(
@@ -315,12 +317,15 @@ class Network:
             raise ValueError("there is no joint belief to draw from yet; train the network first (bayesmp.fit)")
         x = checks.check_inputs(x, self.input_shape, self.dtype)
         n = checks.check_positive_int(n, "n")
-        generator = torch.Generator().manual_seed(seed)
+        with few_threads(self.device, n_products=self.n_weights * len(x)):
+            return self._sample_functions(self.belief, x, n, torch.Generator().manual_seed(seed))
+
+    def _sample_functions(self, belief: Belief, x: Tensor, n: int, generator: torch.Generator) -> Tensor:
         nodes, weights = self.graph.weight_nodes, self.weights()
         draws = []
         for _ in range(n):
             drawn: list[dict[str, Tensor]] = [{} for _ in self.layers]
-            for node, matrix in zip(nodes, self.belief.sample(generator), strict=True):
+            for node, matrix in zip(nodes, belief.sample(generator), strict=True):
                 drawn[node.index] = node.layer.from_matrix(matrix.to(self.marginal.tau))
             draws.append(drawn)
         found = []

@@ -227,6 +227,8 @@ def _spread(heights: NDArray[np.float64], gap: float = 0.075) -> NDArray[np.floa
 
 def _columns(history: Any) -> dict[str, NDArray[np.float64]]:
     """One array per name that holds numbers, whichever way the history is laid out."""
+    if callable(getattr(history, "columns", None)):
+        history = history.columns()  # of a run
     if not isinstance(history, Mapping):
         rows = list(history)
         keys = list(dict.fromkeys(key for row in rows for key in row))

@@ -27,14 +27,16 @@ def at_rest(passed: Sequence[Checkpoint], n_visits: int, settings: Settings = SE
     """Whether the last `rest_refreshes` refreshes brought no progress and the means have stopped moving.
 
     Refreshes lie a constant factor of epochs apart, so this asks for no gain while training went on for about twice as
-    long. A score that rises is no progress, either: longer training would not help.
+    long. A score that rises is no progress, either: longer training would not help; but a run does not end in a jump.
     """
     n = settings.rest_refreshes
     if n_visits < settings.rest_visits or len(passed) <= n:
         return False
     best_before = min(point.score for point in passed[:-n])
     best_since = min(point.score for point in passed[-n:])
-    return best_since > best_before - settings.rest_gain and passed[-1].moved < settings.rest_move
+    gain, last, previous = settings.rest_gain, passed[-1], passed[-2].score
+    is_jump = last.score > best_since + gain and previous < best_before + gain  # the next epochs will repair it
+    return best_since > best_before - gain and not is_jump and last.moved < settings.rest_move
 
 
 def refresh_due(epoch: int, last: int, settings: Settings = SETTINGS) -> bool:

@@ -26,6 +26,7 @@ from bayesmp.sites import PLACES, SiteIndex, Sites, format_bytes, plan_storage
 from bayesmp.stopping import Checkpoint, at_rest, refresh_due
 
 LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
+NOT_AT_REST = "not at rest"
 MAX_EPOCHS = 1000  # of a run that stops by itself
 INVARIANT_TOLERANCE = 1e-3  # relative; float32 sums over some hundred sites stay well inside it
 
@@ -120,6 +121,10 @@ class Trainer:
             max_epochs: bound for "auto", on all epochs of this run so far.
             progress: show a progress bar; None shows it in a terminal only.
         """
+        return self._train(epochs, max_epochs, progress, stacklevel=3)
+
+    def _train(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
+        """`run`; a warning points at the caller this many frames up."""
         is_auto = isinstance(epochs, str)
         if is_auto and epochs != "auto":
             raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
@@ -137,6 +142,12 @@ class Trainer:
             why = self._run(n_epochs, progress, is_auto=is_auto)
             self._finish()
         self.history.stopped = why
+        if why.startswith(NOT_AT_REST):
+            warnings.warn(
+                f"training was {why}: the leave-one-out score or the means still moved; raise max_epochs, or keep a "
+                "Trainer and let it run on (a second bayesmp.fit starts from the prior again)",
+                stacklevel=stacklevel,
+            )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
         return self.history
@@ -191,19 +202,14 @@ class Trainer:
                     return f"at rest after {epoch} epochs"
         if not is_auto:
             return f"ran the {n_epochs} epochs asked for"
-        warnings.warn(
-            f"training was not at rest after max_epochs={self.n_epochs} epochs: the leave-one-out score or the "
-            "means still moved; go on with Trainer.run, or raise max_epochs",
-            stacklevel=4,
-        )
-        return f"not at rest after {self.n_epochs} epochs, the limit"
+        return f"{NOT_AT_REST} after {self.n_epochs} epochs, the limit"
 
     # --- the joint belief --------------------------------------------------------------------------------------------
 
     def _refresh_in_training(self, epoch: int) -> None:
         """Refresh the belief from some of the data; from its leave-one-out outputs the head's constant is judged."""
-        network, schedule = self.network, self.schedule
-        found = self._refresh(SETTINGS.refresh_examples, SETTINGS.refresh_rank, seed=epoch)
+        network, schedule, started = self.network, self.schedule, time.perf_counter()
+        found = self._refresh(SETTINGS.refresh_examples, SETTINGS.refresh_rank, seed=1)  # the same examples each time
         if found.constant is not None and not schedule.judges_constant:
             schedule.hear_score(found.scores["nll"])
             schedule.hear_constant(found.constant)
@@ -212,14 +218,13 @@ class Trainer:
         self._last_mean.copy_(marginal.mean)
         self._refreshed_at = epoch
         clipped = found.n_clipped / len(found.outputs)
-        self.history.records[-1] = replace(
-            self.history[-1], loo={**found.scores, "clipped": clipped, "moved": float(moved)}
-        )
+        loo = {**found.scores, "clipped": clipped, "moved": float(moved)}
+        self._add_to_record(loo, time.perf_counter() - started)
 
     @torch.no_grad()
     def _finish(self) -> None:
         """The belief that the network predicts with, and the constant that belongs to it; training is not touched."""
-        network, schedule = self.network, self.schedule
+        network, schedule, started = self.network, self.schedule, time.perf_counter()
         if not self.history.records or not self._has_gradients:
             return
         found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0)
@@ -227,8 +232,12 @@ class Trainer:
         if found.constant is not None and not schedule.judges_constant:
             total = schedule.head_prior.to(found.constant) + found.constant
             network.head_log_weights = (total - total.max()).to(network.head_log_weights)
-        if not self.history[-1].loo:
-            self.history.records[-1] = replace(self.history[-1], loo=found.scores)
+        self._add_to_record(self.history[-1].loo or found.scores, time.perf_counter() - started)
+
+    def _add_to_record(self, loo: dict[str, float], seconds: float) -> None:
+        """Put what a refresh found, and the time it took, into the last epoch's record."""
+        last = self.history[-1]
+        self.history.records[-1] = replace(last, loo=loo, seconds=last.seconds + seconds)
 
     def _refresh(self, max_examples: int, max_rank: int, *, seed: int) -> Refreshed:
         with exact_products(self.network.device):
@@ -434,4 +443,4 @@ def fit(
     if epochs != "auto":
         checks.check_positive_int(epochs, "epochs")
     checks.check_positive_int(max_epochs, "max_epochs")
-    return Trainer(network, x, y, **options).run(epochs, max_epochs=max_epochs, progress=progress)
+    return Trainer(network, x, y, **options)._train(epochs, max_epochs, progress, stacklevel=3)

@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
 
+import bayesmp as bmp  # noqa: E402
 from bayesmp import metrics, plots  # noqa: E402
 from bayesmp.data import sine, sine_function  # noqa: E402
 
@@ -98,6 +99,16 @@ def test_training_history_draws_the_numbers_and_names_each_line_at_its_end(histo
     np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 2, 3])
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), [3.0, 2.0, 1.5])
     assert {text.get_text() for text in ax.texts} == {"nll  1.5", "accuracy  0.7"}
+    draw(ax)
+
+
+def test_training_history_draws_what_a_run_returns():
+    """It once failed with a TypeError on the very object that `fit` gives back."""
+    network = bmp.Network([bmp.Linear(1, 4), bmp.LeakyReLU(), bmp.Linear(4, 1)], bmp.Regression(0.1))
+    history = bmp.fit(network, *sine(40), epochs=3)
+    ax = plots.training_history(history)
+    names = {text.get_text().split()[0] for text in ax.texts}
+    assert names == {"rmse", "nll", "step", "loo_nll"}
     draw(ax)
 
 

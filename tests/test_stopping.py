@@ -36,6 +36,7 @@ def passed(*scores, moved=0.0):
         ((1.0, 0.9, 0.9, 0.9), True),
         ((0.9, 0.95, 1.1), True),  # a score that rises is no progress
         ((1.0, 1.2, 0.98), False),  # progress after a bad refresh is progress
+        ((0.9, 0.9, 0.9, 1.1), False),  # a run does not end in a jump
         ((2.0, 0.5, 1.0, 0.6), True),  # against the best before, not the last
         ((1.0, 0.99 - 1e-9, 0.99 - 1e-9), False),
     ],
@@ -113,7 +114,7 @@ def test_training_stops_by_itself_on_an_easy_problem(make):
 
 def test_the_bound_on_epochs_is_told():
     network, x, y, options = regression()
-    with pytest.warns(UserWarning, match=r"not at rest after max_epochs=3 epochs.*raise max_epochs"):
+    with pytest.warns(UserWarning, match=r"not at rest after 3 epochs, the limit.*raise max_epochs"):
         history = bmp.fit(network, x, y, max_epochs=3, **options)
     assert len(history) == 3 and history.stopped == "not at rest after 3 epochs, the limit"
     assert network.belief is not None
@@ -123,7 +124,7 @@ def test_the_bound_counts_all_epochs_of_a_run():
     network, x, y, options = regression()
     trainer = bmp.Trainer(network, x, y, **options)
     trainer.run(4)
-    with pytest.warns(UserWarning, match="max_epochs=6"):
+    with pytest.warns(UserWarning, match="not at rest after 6 epochs"):
         trainer.run(max_epochs=6)
     assert trainer.n_epochs == 6
 
