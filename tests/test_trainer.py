@@ -219,7 +219,7 @@ def test_history_has_a_row_per_epoch(kind, metrics, schedule):
         assert record.n_rejected >= 0 and 0.0 <= record.rejected_share <= 1.0
     for name in (*metrics, "epoch", "n_rejected", "rejected_share", "max_change", "seconds"):
         assert len(history.column(name)) == 3
-    assert set(history.columns()) == metrics | {"step"}
+    assert set(history.columns()) == metrics | {"step", "loo_nll"}
 
 
 def test_metrics_of_an_epoch_are_means_over_all_examples_before_their_visit():
