@@ -1,7 +1,7 @@
 """Sequential against parallel on 640 MNIST images, 784-100-10, argmax, batches of 128: same predictions, less time.
 
 Both run to where they have settled: the first checkpoint from which the test NLL stays within SETTLED of the last one.
-The parallel schedule without joint shares (`joint=False`) is shown beside them.
+The parallel schedule without shares of sums (`joint=False`) is shown beside them.
 """
 
 from __future__ import annotations
