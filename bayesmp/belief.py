@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesmp.arithmetic import exact_products
 from bayesmp.layers.base import Gradient
 
 MAX_RANK = 1024  # dimension of the space in which H is kept; 3 matrices of its square in float64
@@ -211,9 +212,12 @@ class LayerAnchors:
     def products(self, gradient: Gradient, var: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """J_x var J_z^T (b, k, m), and J_x var J_x^T (b, k, k) if asked for."""
         if self.rows is not None:
-            rows = gradient.flat().transpose(0, 1)
-            scaled = rows * _expand(var, rows)
-            return scaled @ self.rows.T, scaled @ rows.transpose(1, 2) if own else None
+            if var.ndim == 1:  # put on the inputs, it need not be put on every row
+                rows = Gradient(gradient.inputs * var.sqrt(), gradient.slopes).flat().transpose(0, 1)
+            else:
+                rows = gradient.flat().transpose(0, 1) * var.sqrt().flatten()
+            cross = rows @ (self.rows * _expand(var, self.rows).sqrt()).T
+            return cross, rows @ rows.transpose(1, 2) if own else None
         assert self.inputs is not None and self.slopes is not None
         inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
         cross = ((inputs * var) @ self.inputs.T)[:, None] * (slopes @ self.slopes.T)
@@ -253,25 +257,30 @@ class AnchoredBasis:
     def of(cls, gradients: Sequence[Gradient], prior_vars: list[Tensor], *, is_exact: bool) -> AnchoredBasis:
         """From gradients (1, m, ...): one row of the training data per anchor."""
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
-        grams = [part.gram(_base(part, var)) for part, var in zip(anchors, prior_vars, strict=True)]
+        grams = [part.gram(_even(var)) for part, var in zip(anchors, prior_vars, strict=True)]
         values, vectors = torch.linalg.eigh(torch.stack(grams).sum(0))
         kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
         turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
         return cls(anchors, prior_vars, turn, [turn.T @ gram @ turn for gram in grams], is_exact)
 
+    @cached_property
+    def even_vars(self) -> list[Tensor]:
+        """Prior variances (i,), or (o, i) of layers where they differ between output units."""
+        return [_even(var) for var in self.prior_vars]
+
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
-        bases = [_base(anchor, var) for anchor, var in zip(self.anchors, self.prior_vars, strict=True)]
-        cross, _ = self.products(gradients, bases, own=False)
+        cross, _ = self.products(gradients, self.even_vars, own=False)
         return cross @ self.turn.to(cross)
 
     def products(self, gradients: Gradients, bases: list[Tensor], *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """The sums of `LayerAnchors.products` over the layers that take part."""
-        parts = [
-            anchor.products(gradient, base, own=own)
-            for anchor, gradient, base in zip(self.anchors, gradients, bases, strict=True)
-            if gradient is not None
-        ]
+        with exact_products(self.turn.device):
+            parts = [
+                anchor.products(gradient, base, own=own)
+                for anchor, gradient, base in zip(self.anchors, gradients, bases, strict=True)
+                if gradient is not None
+            ]
         cross, whole = parts[0]
         for more_cross, more_whole in parts[1:]:
             cross = cross.add_(more_cross)
@@ -283,8 +292,7 @@ class AnchoredBasis:
         to a weight of each input, (i,), averaged over the outputs.
         """
         bases = []
-        for k, (anchor, var) in enumerate(zip(self.anchors, self.prior_vars, strict=True)):
-            base = _base(anchor, var)
+        for k, (base, var) in enumerate(zip(self.even_vars, self.prior_vars, strict=True)):
             if rows_seen is not None and not self.is_exact:
                 whole = (rows_seen[k].double() * var.double().mean(0)).sum() * len(var)
                 inside = (precision * self.grams[k]).sum()
@@ -325,8 +333,9 @@ class Anchored(Belief):
     def covariance(self, gradients: Gradients) -> Tensor:
         cross, whole = self.basis.products(gradients, self.bases)
         assert whole is not None
-        part = cross @ self.shadow.to(cross)
-        found = whole - part @ part.transpose(1, 2)
+        with exact_products(cross.device):
+            part = cross @ self.shadow.to(cross)
+            found = whole - part @ part.transpose(1, 2)
         floor = torch.finfo(found.dtype).eps * whole.diagonal(dim1=1, dim2=2)  # below it there is rounding only
         lift = (floor - found.diagonal(dim1=1, dim2=2)).clamp_min(0.0)
         return found + torch.diag_embed(lift)
@@ -335,9 +344,10 @@ class Anchored(Belief):
     def degrees_of_freedom(self) -> float:
         total = torch.zeros((), dtype=torch.float64, device=self.half.device)
         gram = torch.zeros_like(self.half[:0, :0])
-        for anchor, base, var in zip(self.basis.anchors, self.bases, self.basis.prior_vars, strict=True):
+        parts = zip(self.basis.anchors, self.bases, self.basis.prior_vars, self.basis.even_vars, strict=True)
+        for anchor, base, var, even_var in parts:
             total += (1.0 - _shaped(base, var).double() / var.double()).sum()
-            part = anchor.gram(base.square() / _base(anchor, var))
+            part = anchor.gram(base.square() / even_var)
             gram = part if len(gram) == 0 else gram + part
         return float(total + (self.basis.turn.T @ gram @ self.basis.turn * (self.reduction @ self.reduction.T)).sum())
 
@@ -401,9 +411,9 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
     return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"])
 
 
-def _base(anchor: LayerAnchors, prior_var: Tensor) -> Tensor:
-    """The prior variance as the layer's anchors take it: (i,), or (o, i) where rows are formed and it is not even."""
-    return prior_var if anchor.rows is not None else prior_var[0]
+def _even(prior_var: Tensor) -> Tensor:
+    """A prior variance (o, i) as (i,) where it is the same for all output units."""
+    return prior_var[0] if bool((prior_var == prior_var[:1]).all()) else prior_var
 
 
 def _expand(var: Tensor, rows: Tensor) -> Tensor:

@@ -86,15 +86,16 @@ def output_points(n_outputs: int, dtype: torch.dtype, device: torch.device) -> T
     return torch.cat([half, -half]).to(device=device, dtype=dtype)
 
 
-def _cholesky(covariance: Tensor) -> Tensor:
-    """Lower factors of (b, c, c), in double precision; what rounding makes negative is lifted."""
+def _root(covariance: Tensor) -> Tensor:
+    """R with R R^T = covariance (b, c, c), in double precision; what rounding makes negative counts as nothing."""
     wide = covariance.double()
     size = wide.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + torch.finfo(torch.float32).tiny
     eye = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
-    for jitter in (1e-9, 1e-6, 1e-4, 1e-2):
-        factor, info = torch.linalg.cholesky_ex(wide + jitter * size * eye)
-        if not bool(info.any()):
-            break
+    factor, info = torch.linalg.cholesky_ex(wide + 1e-9 * size * eye)
+    failed = info != 0
+    if bool(failed.any()):
+        values, vectors = torch.linalg.eigh(wide[failed])
+        factor[failed] = vectors * values.clamp_min(0.0).sqrt()[:, None, :]
     return factor.to(covariance)
 
 
@@ -161,7 +162,7 @@ class _Classifier(Head):
         """
         spread = torch.diag_embed(m_out.var) if covariance is None else covariance
         points = output_points(m_out.mean.shape[1], m_out.mean.dtype, m_out.mean.device)
-        outputs = m_out.mean + torch.einsum("sc,bdc->sbd", points, _cholesky(spread))
+        outputs = m_out.mean + torch.einsum("sc,bdc->sbd", points, _root(spread))
         each = self.at_certain_outputs(outputs, log_weights)  # (s, b, c)
         probs = self.probabilities(m_out, log_weights) if covariance is None else each.mean(0)
         epistemic = (_entropy(probs) - _entropy(each).mean(0)).clamp_min(0.0)  # so never above that of probs

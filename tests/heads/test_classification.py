@@ -226,3 +226,19 @@ def test_the_learned_scale_is_near_the_best_one_for_fresh_data(kind, spread):
     if kind is Argmax:  # its outputs are pulled to +-1 and as logits far too even
         as_logits = per_scale[(network.head.grid - 1.0).abs().argmin()]
         assert nll < as_logits - 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_covariances_that_rounding_made_negative_give_probabilities(dtype: torch.dtype) -> None:
+    """A variance left over from two large ones may come out below zero; what is left counts, the rest is nothing."""
+    root = 0.3 * torch.randn(6, 10, 3, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    covariance = root @ root.transpose(1, 2) - 0.002 * torch.eye(10, dtype=dtype)
+    mean = torch.randn(6, 10, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    head = Argmax()
+    log_weights = head.prior_log_weights().to(dtype)
+    m_out = Moments(mean, covariance.diagonal(dim1=1, dim2=2).clamp_min(1e-6))
+    found = head.predict(m_out, log_weights, covariance)
+    clean = head.predict(m_out, log_weights, root @ root.transpose(1, 2))
+    assert torch.allclose(found.probs.sum(1), torch.ones(6, dtype=dtype), atol=1e-5)
+    assert (found.probs - clean.probs).abs().max() < 0.02
+    assert (found.epistemic - clean.epistemic).abs().max() < 0.05
