@@ -236,7 +236,8 @@ def _judge(
 
     Leverages of all examples must add up to the degrees of freedom of the belief. Where it is not exact they come to
     more, because what the span misses of an example is spread evenly although its own data lie just there; one factor
-    for all puts that right.
+    for all puts that right. It is about the hold of examples on their own outputs: the variance at other inputs, for
+    which they stand when left out, is the belief's own.
     """
     head = network.head
     parts: list[tuple[_Slice, Tensor]] = []
@@ -258,6 +259,7 @@ def _judge(
         found, clipped = leave_out(
             head, part.m_out.mean, share * covariance, part.noise, part.y, log_weights, limit=limit
         )
+        found = Moments(found.mean, found.var / share)  # as uncertain as predictions for new examples are
         left.append(found)
         n_clipped += clipped
         if head.is_learned:
