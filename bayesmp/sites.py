@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bayesmp.gaussian import Gaussian
+from bayesmp.staging import HostRows, Staging
 
 PLACES = ("auto", "device", "host", "disk")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,10 +30,11 @@ HOST_SHARE = 0.6  # of the free host memory before they go to a memory-mapped fi
 @dataclass(frozen=True)
 class SiteIndex:
     """Which site: as a number for stores on the host, and as a (1,) tensor for stores on the device, where it can be
-    read without waiting for the device."""
+    read without waiting for the device. A staged one was brought to where visits look (staging.py)."""
 
     row: int
     tensor: Tensor
+    is_staged: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,6 @@ class StoragePlan:
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         return f"sites: {format_bytes(self.n_bytes)} in {kind} on {self.place}"
-
-
-@dataclass(frozen=True)
-class _Fetched:
-    """A row of the store on its way to the device."""
-
-    slope: Tensor
-    rho: Tensor
-    arrived: torch.cuda.Event | None = None
 
 
 class Sites:
@@ -80,17 +73,28 @@ class Sites:
         self.plan = plan
         self.dtype, self.device = dtype, device
         self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
-        self.slope, self.rho = self._allocate((2, n_sites, n_weights)).unbind(0)
+        self._pinned: HostRows | None = None
+        self._rows = self._allocate((2, n_sites, n_weights))
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
         self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
-        self._ahead: dict[int, _Fetched] = {}  # rows that are on their way before they are asked for
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and plan.place != "device" else None
+        beside = device.type == "cuda" and plan.place != "device"
+        self._staging = Staging(self._rows, self._pinned, device) if beside else None
+
+    @property
+    def slope(self) -> Tensor:
+        """(n, w), as stored."""
+        return self._complete()[0]
+
+    @property
+    def rho(self) -> Tensor:
+        return self._complete()[1]
+
+    def _complete(self) -> Tensor:
+        return self._rows if self._staging is None else self._staging.complete()
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors of the store, to be saved, or filled from a file."""
-        if self.device.type == "cuda":  # copies to the host may still be under way
-            torch.cuda.synchronize(self.device)
+        """All tensors of the store, to be saved, or filled from a file (then call `recount`)."""
         return {
             "slope": self.slope,
             "rho": self.rho,
@@ -99,52 +103,54 @@ class Sites:
             "head": self.head,
         }
 
+    def recount(self) -> None:
+        """Sum all sites anew where a running sum is kept."""
+        if self._staging is not None:
+            self._staging.recount()
+
     def __len__(self) -> int:
-        return self.rho.shape[0]
+        return self._rows.shape[1]
 
     def get(self, index: SiteIndex) -> tuple[Tensor, Tensor]:
         """(slope, rho) of one batch as stored, ready for arithmetic."""
-        if self.plan.place == "device":
-            row = index.tensor
-            return self._widen(self.slope.index_select(0, row)[0]), self._widen(self.rho.index_select(0, row)[0])
-        fetched = self._ahead.pop(index.row, None) or self._fetch(index.row)
-        if fetched.arrived is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(fetched.arrived)
-            fetched.slope.record_stream(current)
-            fetched.rho.record_stream(current)
-        return self._widen(fetched.slope), self._widen(fetched.rho)
-
-    def prefetch(self, row: int) -> None:
-        """Begin to copy a row that will be asked for after the coming visit, beside what the device does in that visit.
-        Stores on the device need none.
-        """
-        if self.plan.place == "device":
-            return
-        if self._stream is None:
-            self._ahead[row] = self._fetch(row)
-            return
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))  # earlier visits have written their rows
-        with torch.cuda.stream(self._stream):
-            fetched = self._fetch(row)
-            self._ahead[row] = replace(fetched, arrived=self._stream.record_event())
-
-    def _fetch(self, row: int) -> _Fetched:
-        """Copies, even where the store is on the same device: the row may be replaced before the old site is used."""
-        slope, rho = (part[row].to(self.device, non_blocking=True, copy=True) for part in (self.slope, self.rho))
-        return _Fetched(slope, rho)
+        if index.is_staged and self._staging is not None:
+            slope, rho = self._staging.old
+        elif self.plan.place == "device":
+            slope, rho = (part.index_select(0, index.tensor)[0] for part in self._rows)
+        else:  # copies, even on the same device: the row may be replaced before the old site is used
+            slope, rho = (part[index.row].to(self.device, copy=True) for part in self._complete())
+        return self._widen(slope), self._widen(rho)
 
     def replace(self, index: SiteIndex, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""
         slope, rho = slope.to(self.plan.dtype), rho.to(self.plan.dtype)
-        self._ahead.pop(index.row, None)  # out of date from now on
-        if self.plan.place == "device":
-            self.slope.index_copy_(0, index.tensor, slope[None])
-            self.rho.index_copy_(0, index.tensor, rho[None])
+        if index.is_staged and self._staging is not None:
+            self._staging.replace(slope, rho)
+        elif self.plan.place == "device":
+            for part, row in zip(self._rows, (slope, rho), strict=True):
+                part.index_copy_(0, index.tensor, row[None])
         else:
-            self.slope[index.row].copy_(slope, non_blocking=True)
-            self.rho[index.row].copy_(rho, non_blocking=True)
+            for part, row in zip(self._complete(), (slope, rho), strict=True):
+                part[index.row].copy_(row)
+            self.recount()
         return self._widen(slope), self._widen(rho)
+
+    def staged(self, index: SiteIndex) -> SiteIndex:
+        """Bring the site to where a visit finds it whatever its number; the visit ends with `unstage`."""
+        if self._staging is None:
+            return index
+        self._staging.bring(index.row)
+        return SiteIndex(index.row, index.tensor, is_staged=True)
+
+    def unstage(self, index: SiteIndex) -> None:
+        """Take the site that a visit has left back to its place."""
+        if self._staging is not None:
+            self._staging.send(index.row)
+
+    def prefetch(self, row: int) -> None:
+        """Begin to move a row that will be asked for after the coming visit, beside what the device does in it."""
+        if self._staging is not None:
+            self._staging.fetch(row)
 
     def index(self, row: int) -> SiteIndex:
         return SiteIndex(row, torch.tensor([row], device=self.device))
@@ -156,17 +162,19 @@ class Sites:
 
     def fill(self, rho: Tensor, head: Tensor, *, origin: Tensor) -> None:
         """The same site for every batch: precision rho, slope 0 at the origin."""
-        self._ahead.clear()
-        self.slope.zero_()
         self.shift.zero_()
         self.origin.copy_(origin)
-        self.rho.copy_(rho.expand(len(self), -1))
         self.head.copy_(head.expand(len(self), -1))
+        if self._staging is not None:
+            self._staging.fill(torch.stack([torch.zeros_like(rho), rho]))
+            return
+        self._rows[0].zero_()
+        self._rows[1].copy_(rho.expand(len(self), -1))
 
     def posterior(self, prior: Gaussian) -> Gaussian:
         """prior x all sites, summed in double precision so that no drift builds up over epochs."""
-        rho = self._total(self.rho)
-        slope = self._total(self.slope) + len(self) * self.shift
+        slope, rho = (self._total(part) for part in self._rows) if self._staging is None else self._staging.totals
+        slope = slope + len(self) * self.shift
         total = Gaussian(slope + rho * self.origin.double(), rho)
         return (prior.map(torch.Tensor.double) * total).map(lambda part: part.to(self.dtype))
 
@@ -174,7 +182,7 @@ class Sites:
         total = torch.zeros(part.shape[1], dtype=torch.float64, device=self.device)
         rows = max(1, 2**26 // max(1, part.shape[1]))  # bounded memory for the double-precision copy
         for block in part.split(rows):
-            total += block.to(self.device).double().sum(0)
+            total += block.double().sum(0)
         return total
 
     def head_posterior(self, prior: Tensor) -> Tensor:
@@ -185,11 +193,14 @@ class Sites:
     def _widen(self, part: Tensor) -> Tensor:
         return part.to(self.dtype)
 
-    def _allocate(self, shape: tuple[int, ...]) -> Tensor:
+    def _allocate(self, shape: tuple[int, int, int]) -> Tensor:
         if self.plan.place == "device":
             return torch.zeros(shape, dtype=self.plan.dtype, device=self.device)
+        if self.plan.place == "host" and self.device.type == "cuda":
+            self._pinned = HostRows(shape, self.plan.dtype)
+            return self._pinned.tensor
         if self.plan.place == "host":
-            return torch.zeros(shape, dtype=self.plan.dtype, pin_memory=self.device.type == "cuda")
+            return torch.zeros(shape, dtype=self.plan.dtype)
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if self.plan.n_bytes > free:
             raise ValueError(
@@ -198,7 +209,7 @@ class Sites:
             )
         self._file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # noqa: SIM115 - lives as long as the store
         size = math.prod(shape)
-        return torch.from_file(self._file.name, shared=True, size=size, dtype=self.plan.dtype).view(shape).zero_()
+        return torch.from_file(self._file.name, shared=True, size=size, dtype=self.plan.dtype).view(shape)  # of zeros
 
 
 def plan_storage(

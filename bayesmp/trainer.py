@@ -312,6 +312,7 @@ class Trainer:
             trainer.members = list(file.tensor("members").to(network.device).split(run["batch_sizes"]))
             for name, target in trainer._state().items():
                 file.fill(target, name)
+        trainer.sites.recount()
         for name, value in run["counters"].items():
             setattr(trainer.schedule, name, value)
         trainer.history = History.from_rows(run["history"], stopped=run["stopped"])
@@ -328,6 +329,7 @@ class Trainer:
 
     def check_invariant(self) -> float:
         """Largest relative distance between the running marginal and prior x all sites; ~0 but for rounding."""
+        self.sites.recount()
         exact = self.sites.posterior(self.network.prior)
         scale_tau = exact.rho.sqrt() + exact.tau.abs()
         gap_tau = ((self.network.marginal.tau - exact.tau).abs() / scale_tau).max()
@@ -341,9 +343,10 @@ class Trainer:
         for index, following in zip(order, [*order[1:], None], strict=True):
             if following is not None:
                 self.sites.prefetch(following)
-            rows = self.members[index]
-            batch = Batch(SiteIndex(index, self._rows[index : index + 1]), self.x[rows], self.y[rows])
+            rows, site = self.members[index], SiteIndex(index, self._rows[index : index + 1])
+            batch = Batch(self.sites.staged(site), self.x[rows], self.y[rows])
             tally.add(self.schedule.visit(batch, epoch))
+            self.sites.unstage(site)
             bar.update()
         if self.config.debug:
             gap = self.check_invariant()

@@ -36,7 +36,8 @@ BESIDE = {
     "priors": {"gaussian"},
     "regime": set(),
     "settings": set(),
-    "sites": {"gaussian"},
+    "sites": {"gaussian", "staging"},
+    "staging": set(),
 }
 
 FACES = {"__init__", "__main__"}  # public names, and `python -m bayesmp`

@@ -16,7 +16,9 @@ class RecordedVisit:
     """A visit that waits for nothing, for one batch shape, replayed on new data. Recording changes no state."""
 
     def __init__(self, visit: Callable[[Batch], VisitInfo], batch: Batch) -> None:
-        self.batch = Batch(SiteIndex(-1, batch.index.tensor.clone()), batch.x.clone(), batch.y.clone())
+        self.batch = Batch(
+            SiteIndex(-1, batch.index.tensor.clone(), batch.index.is_staged), batch.x.clone(), batch.y.clone()
+        )
         self.graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream(batch.x.device)
         with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):

@@ -90,7 +90,7 @@ class ParallelSchedule(Schedule):
         self.constant_limit = like.new_full((), math.inf)  # of the head's constant, in training
         self.constant_cap = math.inf  # what leave-one-out scores allow of it
         self.best_score, self.best_constant, self.n_worse = math.inf, math.inf, 0
-        self.records = like.is_cuda and sites.plan.place == "device"
+        self.records = like.is_cuda
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
         self._held: tuple[object, ...] = ()
