@@ -268,7 +268,7 @@ class Network:
             .entropy .epistemic .aleatoric .label), on the network's device.
         """
         x = checks.check_inputs(x, self.input_shape, self.dtype)
-        with few_threads(self.device, n_products=self.n_weights * len(x)):
+        with few_threads(self.device, n_products=self._products(joint=joint) * len(x)):
             parts = [
                 self.head.predict(m_out, self.head_log_weights, covariance)
                 for m_out, covariance in self._output_beliefs(x, batch_size, joint=joint)
@@ -292,6 +292,12 @@ class Network:
             m_out, gradients = self.gradients(rows)
             covariance = belief.covariance(gradients).to(self.dtype)
             yield Moments(m_out.mean, covariance.diagonal(dim1=1, dim2=2)), covariance
+
+    def _products(self, *, joint: bool) -> int:
+        """Multiplications of the largest product of matrices in the prediction of one example."""
+        if joint and self.belief is not None:
+            return max(self.n_weights, self.n_outputs * self.belief.rank**2)
+        return self.n_weights
 
     def rows_at_once(self, n_slopes: int) -> int:
         """Examples whose slopes in all edges fit into memory that is always there."""
