@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesmp.arithmetic import eigh
 from bayesmp.layers.base import Gradient
 
 MAX_RANK = 1024  # dimension of the space in which H is kept; 3 matrices of its square in float64
@@ -128,7 +129,7 @@ class Spectrum:
         """From (r, r), or (r,) where it is diagonal."""
         if precision.ndim == 1:
             return cls(precision, None)
-        values, vectors = torch.linalg.eigh(precision)
+        values, vectors = eigh(precision)
         return cls(values.clamp_min(0.0), vectors)
 
     def turn(self, features: Tensor) -> Tensor:
@@ -305,7 +306,7 @@ class AnchoredBasis:
         """From gradients (1, m, ...): one row of the training data per anchor."""
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
         grams = [part.gram(_base(part, var)) for part, var in zip(anchors, prior_vars, strict=True)]
-        values, vectors = torch.linalg.eigh(_total(grams))
+        values, vectors = eigh(_total(grams))
         kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
         turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
         return cls(anchors, prior_vars, turn, is_exact)
@@ -376,7 +377,7 @@ class AnchoredBasis:
                 inside = (along * anchor.gram(base)).sum()
                 missed = (1.0 - inside / whole.clamp_min(torch.finfo(whole.dtype).tiny)).clamp(0.0, 1.0)
                 bases[k] = base / (1.0 + base * (missed * rows_seen[k].double()).to(base))
-        values, vectors = torch.linalg.eigh(precision)
+        values, vectors = eigh(precision)
         half = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
         if self.is_exact:  # the basis is orthonormal, and D the prior
             data = precision

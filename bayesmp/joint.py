@@ -20,6 +20,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from bayesmp.arithmetic import eigh
 from bayesmp.belief import AnchoredBasis, Basis, Belief, Full, FullBasis, Plan, Spectrum, plan, weighted_gram
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
@@ -393,8 +394,7 @@ def leave_out(
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of (b, k, k), of which single outputs need none."""
     if matrices.shape[1] > 1:
-        values, vectors = torch.linalg.eigh(matrices)
-        return values, vectors
+        return eigh(matrices)
     return matrices[:, 0], torch.ones_like(matrices)
 
 

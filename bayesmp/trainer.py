@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bayesmp import checks, persistence
-from bayesmp.arithmetic import exact_products, fast_arithmetic, few_threads
+from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import MAX_RANK
 from bayesmp.history import EpochTally, History
 from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
@@ -243,7 +243,7 @@ class Trainer:
     def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
         network = self.network
         n_products = products_per_pass(network, len(self.x), max_examples=max_examples, max_rank=max_rank)
-        with exact_products(network.device), few_threads(network.device, n_products=n_products):
+        with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
             found = refresh(
                 network,
                 self.x,
