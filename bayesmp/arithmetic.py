@@ -44,8 +44,8 @@ def few_threads(device: torch.device, *, n_products: int, small: int = SMALL_WOR
 
 
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of symmetric matrices, on the CPU by one thread: LAPACK goes in short steps that wait
-    for each other, and two threads were five times slower on a busy machine.
+    """Eigenvalues and eigenvectors of symmetric matrices, on the CPU by one thread: LAPACK goes in short steps that
+    wait for each other, and two threads were five times slower on a busy machine.
     """
     with few_threads(matrix.device, n_products=0):
         values, vectors = torch.linalg.eigh(matrix)
