@@ -27,6 +27,7 @@ Prediction = RegressionPrediction | ClassPrediction
 
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
 # about 80 bytes at work in float32
+LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief")  # attributes that training changes
 LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
@@ -150,6 +151,15 @@ class Network:
         self.sum_share = torch.ones_like(self.sum_share)
         self.regime = MOMENTS
         self.belief = None
+
+    def learned(self) -> dict[str, Any]:
+        """What training has learned, and `reset` takes back, by name."""
+        return {name: getattr(self, name) for name in LEARNED}
+
+    def learn(self, learned: dict[str, Any]) -> None:
+        """Take what a network of the same layers and head has learned."""
+        for name in LEARNED:
+            setattr(self, name, learned[name])
 
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""

@@ -308,10 +308,7 @@ class Trainer:
         with persistence.opened(path, kinds=("run",)) as file:
             run = file.header["run"]
             network = from_file(file, classes).to(_find_device(device, run["device"], file.path))
-            reached = {
-                name: getattr(network, name)
-                for name in ("marginal", "head_log_weights", "sum_share", "regime", "belief")
-            }
+            reached = network.learned()
             trainer = cls(network, x, y, TrainConfig(**run["config"]))
             for name, part in (("x", trainer.x), ("y", trainer.y)):
                 _check_same(name, part, run["data"][name], file.path)
@@ -322,8 +319,7 @@ class Trainer:
             setattr(trainer.schedule, name, value)
         trainer.history = History.from_rows(run["history"], stopped=run["stopped"])
         trainer._refreshed_at = run["refreshed_at"]
-        for name, value in reached.items():
-            setattr(network, name, value)
+        network.learn(reached)
         return trainer
 
     def _state(self) -> dict[str, Tensor]:
