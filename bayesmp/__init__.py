@@ -5,6 +5,7 @@ from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
 from bayesmp.history import EpochRecord, History
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
+from bayesmp.many import fit_many
 from bayesmp.network import Network, load
 from bayesmp.trainer import TrainConfig, Trainer, fit
 
@@ -31,6 +32,7 @@ __all__ = [
     "Trainer",
     "data",
     "fit",
+    "fit_many",
     "load",
     "metrics",
 ]

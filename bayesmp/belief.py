@@ -17,9 +17,10 @@ takes no part, so that a list with one entry asks about the sums of that layer a
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,11 +28,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import exact_products
+from bayesmp.arithmetic import eigh, exact_products
 from bayesmp.layers.base import Gradient
 
 MAX_RANK = 1024  # dimension of the space in which H is kept; 3 matrices of its square in float64
 NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
+
+GRAM_BLOCKS = 4  # of columns, in a product that is symmetric: 5/8 of it are computed
+CHUNK = {"cpu": 500_000, "cuda": 64_000_000}  # numbers of a product along the anchors that are at work at once; on a
+# CPU they stay in its cache
 
 Gradients = Sequence[Gradient | None]
 
@@ -77,6 +82,11 @@ class Belief(ABC):
 
     is_exact: bool
 
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """Dimension of the space in which H is kept."""
+
     @abstractmethod
     def covariance(self, gradients: Gradients) -> Tensor:
         """(b, k, k): covariances of k quantities with these gradients, example by example."""
@@ -107,6 +117,31 @@ class Belief(ABC):
         """The same on another device, in another precision."""
 
 
+@dataclass(frozen=True)
+class Spectrum:
+    """Exact beliefs for any factor c on what the data say, c V diag(values) V^T in the coordinates of a basis."""
+
+    values: Tensor
+    vectors: Tensor | None  # None: the coordinates themselves
+
+    @classmethod
+    def of(cls, precision: Tensor) -> Spectrum:
+        """From (r, r), or (r,) where it is diagonal."""
+        if precision.ndim == 1:
+            return cls(precision, None)
+        values, vectors = eigh(precision)
+        return cls(values.clamp_min(0.0), vectors)
+
+    def turn(self, features: Tensor) -> Tensor:
+        """Features (b, k, r) along the eigenvectors."""
+        return features if self.vectors is None else features @ self.vectors.to(features)
+
+    def covariance(self, turned: Tensor, outside: Tensor | float, factor: float) -> Tensor:
+        """(b, k, k), from turned features and what lies outside the span of the basis."""
+        left = 1.0 / (1.0 + factor * self.values)
+        return (turned * left.to(turned)) @ turned.transpose(1, 2) + outside
+
+
 # --- all weights -----------------------------------------------------------------------------------------------------
 
 
@@ -115,6 +150,7 @@ class FullBasis:
     """Coordinates: every weight, in units of its prior std."""
 
     stds: list[Tensor]  # (o, i) per layer, float64
+    is_exact = True
 
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r) in float64."""
@@ -125,6 +161,10 @@ class FullBasis:
             for gradient, std in zip(gradients, self.stds, strict=True)
         ]
         return torch.cat(parts, 2).transpose(0, 1)
+
+    def outside(self, gradients: Gradients, features: Tensor | None = None) -> float:
+        """Covariance under the prior of what lies outside the span: nothing does."""
+        return 0.0
 
     def believe(self, precision: Tensor, rows_seen: Sequence[Tensor] | None = None) -> Full:
         """The belief, given sum_n features^T Lambda features (r, r)."""
@@ -141,6 +181,10 @@ class Full(Belief):
     basis: FullBasis
     whitener: Tensor
     is_exact = True
+
+    @property
+    def rank(self) -> int:
+        return len(self.whitener)
 
     def covariance(self, gradients: Gradients) -> Tensor:
         return self.from_features(self.basis.features(gradients))
@@ -212,17 +256,22 @@ class LayerAnchors:
     def products(self, gradient: Gradient, var: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """J_x var J_z^T (b, k, m), and J_x var J_x^T (b, k, k) if asked for."""
         if self.rows is not None:
-            if var.ndim == 1:  # put on the inputs, it need not be put on every row
-                rows = Gradient(gradient.inputs * var.sqrt(), gradient.slopes).flat().transpose(0, 1)
-            else:
-                rows = gradient.flat().transpose(0, 1) * var.sqrt().flatten()
+            rows = _scaled_rows(gradient, var)
             cross = rows @ (self.rows * _expand(var, self.rows).sqrt()).T
             return cross, rows @ rows.transpose(1, 2) if own else None
         assert self.inputs is not None and self.slopes is not None
         inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
-        cross = ((inputs * var) @ self.inputs.T)[:, None] * (slopes @ self.slopes.T)
+        cross = (slopes @ self.slopes.T).mul_(((inputs * var) @ self.inputs.T)[:, None])
+        return cross, self.own_product(gradient, var) if own else None
+
+    def own_product(self, gradient: Gradient, var: Tensor) -> Tensor:
+        """J_x var J_x^T (b, k, k)."""
+        if self.rows is not None:
+            rows = _scaled_rows(gradient, var)
+            return rows @ rows.transpose(1, 2)
+        inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
         size = (inputs.square() * var).sum(1)[:, None, None]
-        return cross, size * (slopes @ slopes.transpose(1, 2)) if own else None
+        return size * (slopes @ slopes.transpose(1, 2))
 
     def along(self, matrix: Tensor) -> Tensor:
         """(m,): J_z applied to a change of the weights (o, i)."""
@@ -250,7 +299,6 @@ class AnchoredBasis:
     anchors: list[LayerAnchors]
     prior_vars: list[Tensor]  # (o, i)
     turn: Tensor  # T (m, r), float64
-    grams: list[Tensor]  # T^T J_z var J_z^T T of each layer under the prior, (r, r)
     is_exact: bool
 
     @classmethod
@@ -258,10 +306,10 @@ class AnchoredBasis:
         """From gradients (1, m, ...): one row of the training data per anchor."""
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
         grams = [part.gram(_even(var)) for part, var in zip(anchors, prior_vars, strict=True)]
-        values, vectors = torch.linalg.eigh(torch.stack(grams).sum(0))
+        values, vectors = eigh(_total(grams))
         kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
         turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
-        return cls(anchors, prior_vars, turn, [turn.T @ gram @ turn for gram in grams], is_exact)
+        return cls(anchors, prior_vars, turn, is_exact)
 
     @cached_property
     def even_vars(self) -> list[Tensor]:
@@ -270,8 +318,38 @@ class AnchoredBasis:
 
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
-        cross, _ = self.products(gradients, self.even_vars, own=False)
-        return cross @ self.turn.to(cross)
+        bases = self.even_vars
+        found: list[Tensor] = []
+        for part in self.chunks(gradients):
+            cross, _ = self.products(part, bases, own=False)
+            found.append(cross @ self.turn.to(cross))
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    @property
+    def own_precision(self) -> Tensor:
+        """(r,): what the anchors themselves would say with precision 1 each, sum_z f f^T, which is diagonal."""
+        return 1.0 / self.turn.square().sum(0)
+
+    def outside(self, gradients: Gradients, features: Tensor | None = None) -> Tensor:
+        """(b, k, k): covariance under the prior of what lies outside the span; rounding where nothing does."""
+        features = self.features(gradients) if features is None else features
+        whole = _total(
+            [
+                anchor.own_product(gradient, base)
+                for anchor, gradient, base in zip(self.anchors, gradients, self.even_vars, strict=True)
+                if gradient is not None
+            ]
+        )
+        return _lifted(whole - features @ features.transpose(1, 2), whole)
+
+    def chunks(self, gradients: Gradients) -> Iterator[Gradients]:
+        """The gradients of a few examples at a time, as many as can be worked on in cache."""
+        given = next(part for part in gradients if part is not None)
+        budget = CHUNK.get(given.slopes.device.type, CHUNK["cpu"])
+        size = max(1, budget // (len(self.turn) * len(given.slopes)))
+        for start in range(0, given.slopes.shape[1], size):
+            rows = slice(start, start + size)
+            yield [part and Gradient(part.inputs[rows], part.slopes[:, rows]) for part in gradients]
 
     def products(self, gradients: Gradients, bases: list[Tensor], *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """The sums of `LayerAnchors.products` over the layers that take part."""
@@ -291,23 +369,24 @@ class AnchoredBasis:
         """The belief, given sum_n features^T Lambda features (r, r) and, per layer, how much precision all data bring
         to a weight of each input, (i,), averaged over the outputs.
         """
-        bases = []
-        for k, (base, var) in enumerate(zip(self.even_vars, self.prior_vars, strict=True)):
-            if rows_seen is not None and not self.is_exact:
+        bases = list(self.even_vars)
+        if rows_seen is not None and not self.is_exact:
+            along = self.turn @ precision @ self.turn.T
+            for k, (anchor, var) in enumerate(zip(self.anchors, self.prior_vars, strict=True)):
+                base = bases[k]
                 whole = (rows_seen[k].double() * var.double().mean(0)).sum() * len(var)
-                inside = (precision * self.grams[k]).sum()
+                inside = (along * anchor.gram(base)).sum()
                 missed = (1.0 - inside / whole.clamp_min(torch.finfo(whole.dtype).tiny)).clamp(0.0, 1.0)
-                base = base / (1.0 + base * (missed * rows_seen[k].double()).to(base))
-            bases.append(base)
-        values, vectors = torch.linalg.eigh(precision)
+                bases[k] = base / (1.0 + base * (missed * rows_seen[k].double()).to(base))
+        values, vectors = eigh(precision)
         half = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
-        if self.is_exact:
-            inside = torch.eye(len(half), dtype=half.dtype, device=half.device)
+        if self.is_exact:  # the basis is orthonormal, and D the prior
+            data = precision
         else:
-            gram = torch.stack([a.gram(base) for a, base in zip(self.anchors, bases, strict=True)]).sum(0)
-            inside = self.turn.T @ gram @ self.turn
+            along = self.turn @ half
+            data = along.T @ _total([a.gram(base) for a, base in zip(self.anchors, bases, strict=True)]) @ along
         eye = torch.eye(len(half), dtype=half.dtype, device=half.device)
-        factor = torch.linalg.cholesky(eye + half @ inside @ half)
+        factor = torch.linalg.cholesky(eye + data)
         reduction = torch.linalg.solve_triangular(factor, half, upper=False).T  # R R^T = (M^{-1} + V^T D^{-1} V)^{-1}
         return Anchored(self, bases, half, reduction.contiguous())
 
@@ -325,31 +404,34 @@ class Anchored(Belief):
     def is_exact(self) -> bool:  # type: ignore[override]
         return self.basis.is_exact
 
+    @property
+    def rank(self) -> int:
+        return len(self.half)
+
     @cached_property
     def shadow(self) -> Tensor:
         """T R (m, r): what the data took away from a covariance under D, along the anchors."""
         return self.basis.turn @ self.reduction
 
     def covariance(self, gradients: Gradients) -> Tensor:
-        cross, whole = self.basis.products(gradients, self.bases)
-        assert whole is not None
-        with exact_products(cross.device):
-            part = cross @ self.shadow.to(cross)
-            found = whole - part @ part.transpose(1, 2)
-        floor = torch.finfo(found.dtype).eps * whole.diagonal(dim1=1, dim2=2)  # below it there is rounding only
-        lift = (floor - found.diagonal(dim1=1, dim2=2)).clamp_min(0.0)
-        return found + torch.diag_embed(lift)
+        found = []
+        for chunk in self.basis.chunks(gradients):
+            cross, whole = self.basis.products(chunk, self.bases)
+            assert whole is not None
+            with exact_products(cross.device):
+                part = cross @ self.shadow.to(cross)
+                found.append(_lifted(whole - part @ part.transpose(1, 2), whole))
+        return torch.cat(found)
 
     @property
     def degrees_of_freedom(self) -> float:
         total = torch.zeros((), dtype=torch.float64, device=self.half.device)
-        gram = torch.zeros_like(self.half[:0, :0])
+        grams = []
         parts = zip(self.basis.anchors, self.bases, self.basis.prior_vars, self.basis.even_vars, strict=True)
         for anchor, base, var, even_var in parts:
             total += (1.0 - _shaped(base, var).double() / var.double()).sum()
-            part = anchor.gram(base.square() / even_var)
-            gram = part if len(gram) == 0 else gram + part
-        return float(total + (self.basis.turn.T @ gram @ self.basis.turn * (self.reduction @ self.reduction.T)).sum())
+            grams.append(anchor.gram(base.square() / even_var))
+        return float(total + (_total(grams) @ self.shadow * self.shadow).sum())
 
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         found = [slope * _shaped(base, slope) for slope, base in zip(slopes, self.bases, strict=True)]
@@ -391,13 +473,25 @@ class Anchored(Belief):
             [anchor.map(cast) for anchor in basis.anchors],
             [cast(var) for var in basis.prior_vars],
             basis.turn.to(device),
-            [gram.to(device) for gram in basis.grams],
             basis.is_exact,
         )
         return Anchored(moved, [cast(base) for base in self.bases], self.half.to(device), self.reduction.to(device))
 
 
 Basis = FullBasis | AnchoredBasis
+
+
+def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
+    """sum over examples and outputs of rho f f^T, (r, r) in float64, for features (b, k, r) and rho (b, k)."""
+    total = torch.zeros(features.shape[2], features.shape[2], dtype=torch.float64, device=features.device)
+    size = max(1, CHUNK.get(features.device.type, CHUNK["cpu"]) // max(1, features[0].numel()))
+    step = -(-features.shape[2] // GRAM_BLOCKS)
+    for part, precision in zip(features.split(size), rho.split(size), strict=True):
+        rows = (part * precision.to(part).sqrt()[..., None]).flatten(0, 1)
+        for start in range(0, rows.shape[1], step):  # what lies below the diagonal is known by symmetry
+            stop = start + step
+            total[:stop, start:stop] += rows[:, :stop].T @ rows[:, start:stop]
+    return total.triu() + total.triu(1).T
 
 
 def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belief:
@@ -407,13 +501,31 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
         return Full(FullBasis([tensors[f"std.{k}"] for k in layers]), tensors["whitener"])
     anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
     variances = [tensors[f"prior_var.{k}"] for k in layers]
-    basis = AnchoredBasis(anchors, variances, tensors["turn"], [], description["is_exact"])
+    basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"])
     return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"])
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, parts)
+
+
+def _lifted(found: Tensor, whole: Tensor) -> Tensor:
+    """Covariances (b, k, k) left over from `whole`, their variances no smaller than what may be rounding only."""
+    floor = torch.finfo(found.dtype).eps * whole.diagonal(dim1=1, dim2=2)
+    lift = (floor - found.diagonal(dim1=1, dim2=2)).clamp_min(0.0)
+    return found + torch.diag_embed(lift)
 
 
 def _even(prior_var: Tensor) -> Tensor:
     """A prior variance (o, i) as (i,) where it is the same for all output units."""
     return prior_var[0] if bool((prior_var == prior_var[:1]).all()) else prior_var
+
+
+def _scaled_rows(gradient: Gradient, var: Tensor) -> Tensor:
+    """(b, k, o i): J_x var^{1/2}; a variance of inputs is put on them, which costs less than on every row."""
+    if var.ndim == 1:
+        return Gradient(gradient.inputs * var.sqrt(), gradient.slopes).flat().transpose(0, 1)
+    return gradient.flat().transpose(0, 1) * var.sqrt().flatten()
 
 
 def _expand(var: Tensor, rows: Tensor) -> Tensor:

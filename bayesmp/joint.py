@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from bayesmp.belief import AnchoredBasis, Basis, Belief, Full, FullBasis, Plan, plan
+from bayesmp.arithmetic import eigh
+from bayesmp.belief import AnchoredBasis, Basis, Belief, Full, FullBasis, Plan, Spectrum, plan, weighted_gram
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
 from bayesmp.layers.base import Gradient
@@ -31,22 +33,46 @@ STORED_NUMBERS = 60_000_000  # features that are kept between the steps of a pas
 
 
 @dataclass(frozen=True)
+class _Evidence:
+    """What all data say in the coordinates of a basis.
+
+    Attributes:
+        basis: the coordinates.
+        precision: sum_n features^T Lambda features, (r, r).
+        rows_seen: precision that data bring to the inputs of each layer's weights, (i,), where the basis is not exact.
+    """
+
+    basis: Basis
+    precision: Tensor
+    rows_seen: list[Tensor] | None
+
+    @cached_property
+    def belief(self) -> Belief:
+        return self.basis.believe(self.precision, self.rows_seen)
+
+
+@dataclass(frozen=True)
 class Refreshed:
     """What a pass found.
 
     Attributes:
-        belief: about all weights.
+        evidence: what the belief about all weights is made of.
         constant: message of all data to the head's constant, one log-likelihood per grid value; None if it is given.
         scores: leave-one-out means over the examples: "nll", and "rmse" or "error" (share of wrong classes).
         outputs: means of the outputs of the examples that were judged, to see whether they still move.
         n_clipped: examples that hold more of their own outputs than a belief that contains them allows.
     """
 
-    belief: Belief
+    evidence: _Evidence
     constant: Tensor | None
     scores: dict[str, float]
     outputs: Tensor
     n_clipped: int
+
+    @property
+    def belief(self) -> Belief:
+        """About all weights; made when it is asked for."""
+        return self.evidence.belief
 
 
 @dataclass(frozen=True)
@@ -57,7 +83,8 @@ class _Slice:
     y: Tensor
     m_out: Moments
     noise: Tensor  # the part of the variance that sweeps take for noise
-    features: Tensor | None
+    features: Tensor | None = None
+    outside: Tensor | float = 0.0  # prior covariance of the outputs that the features miss
 
 
 @torch.no_grad()
@@ -98,14 +125,13 @@ def refresh(
     head = network.head
     keeps = len(x_seen) * network.n_outputs * planned.rank <= STORED_NUMBERS
     rounds = settings.noise_rounds if head.is_learned and head.is_heard_in_training and keeps else 1
-    slices: list[_Slice] | None = list(_slices(network, basis, x_seen, y_seen)) if keeps else None
+    if rounds > 1 and planned.is_exact:
+        examples: _Examples = _InOneEigensystem(network, basis, x_seen, y_seen, weight)
+    else:
+        examples = _Examples(network, basis, x_seen, y_seen, weight, keeps=keeps)
     low, high = 0.0, math.inf
     for _ in range(rounds):
-        current = slices if slices is not None else _slices(network, basis, x_seen, y_seen)
-        precision, rows_seen = _accumulate(network, basis, current, log_weights, weight, planned)
-        belief = basis.believe(precision, rows_seen)
-        judged = slices if slices is not None else _slices(network, None, x_seen, y_seen)
-        found = _judge(network, belief, judged, log_weights, len(x), settings)
+        found = _judge(head, examples, log_weights, len(x), settings)
         if found.constant is None:
             break
         total = head_prior.to(found.constant) + found.constant * (len(x) / found.n_judged)
@@ -119,7 +145,7 @@ def refresh(
             log_weights = _certain(head, math.sqrt(low * high), heard)
     scores = _scores(head, found, log_weights if found.constant is None else heard)
     constant = None if found.constant is None else found.constant * (len(x) / found.n_judged)
-    return Refreshed(belief, constant, scores, found.m_out.mean, found.n_clipped)
+    return Refreshed(found.evidence, constant, scores, found.m_out.mean, found.n_clipped)
 
 
 def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
@@ -136,6 +162,12 @@ def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
 def memory_plan(network: Network, n_examples: int) -> Plan:
     """Form and memory of the belief for this many training examples, before anything is trained."""
     return plan(network.layout, n_examples * network.n_outputs)
+
+
+def products_per_pass(network: Network, n_data: int, *, max_examples: int, max_rank: int) -> int:
+    """Multiplications in the largest product of matrices of a refresh."""
+    planned = plan(network.layout, n_data * network.n_outputs, max_rank=max_rank)
+    return min(n_data, max_examples) * network.n_outputs * planned.rank**2
 
 
 # --- the pass --------------------------------------------------------------------------------------------------------
@@ -166,36 +198,104 @@ def _make_basis(
     return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact)
 
 
-def _slices(network: Network, basis: Basis | None, x: Tensor, y: Tensor) -> Iterator[_Slice]:
-    """The examples a few at a time, with features if there is a basis."""
-    size = network.rows_at_once(network.n_outputs)
-    for rows, targets in zip(x.split(size), y.split(size), strict=True):
-        m_out, gradients, noise = network.gradients_and_noise(rows)
-        yield _Slice(rows, targets, m_out, noise, None if basis is None else basis.features(gradients))
+class _Examples:
+    """The examples of a pass, a few at a time; with their features kept between its steps, if there is room.
+
+    Args:
+        network, basis: where outputs and features come from.
+        x, y: the examples.
+        weight: for how many of the data each of them stands.
+        keeps: whether features are kept.
+    """
+
+    def __init__(self, network: Network, basis: Basis, x: Tensor, y: Tensor, weight: float, *, keeps: bool) -> None:
+        self.network, self.basis, self.weight = network, basis, weight
+        self.x, self.y = x, y
+        self.kept = list(self.slices(with_features=True)) if keeps else None
+
+    def slices(self, *, with_features: bool, with_outside: bool = False) -> Iterator[_Slice]:
+        network = self.network
+        size = network.rows_at_once(network.n_outputs)
+        for rows, targets in zip(self.x.split(size), self.y.split(size), strict=True):
+            m_out, gradients, noise = network.gradients_and_noise(rows)
+            part = _Slice(rows, targets, m_out, noise)
+            if with_features:
+                part = replace(part, features=self.basis.features(gradients))
+            if with_outside:
+                part = replace(part, outside=self.basis.outside(gradients, part.features))
+            yield part
+
+    def ask(self, log_weights: Tensor) -> tuple[_Evidence, Iterator[tuple[_Slice, Tensor]]]:
+        """What all examples say under this belief about the constant, and with that the covariance of each one's
+        outputs (b, o, o), in slices.
+        """
+        evidence = self.accumulate(log_weights)
+        return evidence, self._covariances(evidence.belief)
+
+    def accumulate(self, log_weights: Tensor) -> _Evidence:
+        basis, network = self.basis, self.network
+        precision: Tensor | None = None
+        rows_seen: list[Tensor] | None = None
+        for part in self.slices(with_features=True) if self.kept is None else self.kept:
+            rho = network.head.to_latent(part.m_out, part.y, log_weights).rho
+            assert part.features is not None
+            product = weighted_gram(part.features, rho)
+            precision = product if precision is None else precision + product
+            if not basis.is_exact:
+                seen = _rows_seen(network, part.x, rho)
+                rows_seen = seen if rows_seen is None else [a + b for a, b in zip(rows_seen, seen, strict=True)]
+        assert precision is not None
+        seen_by_all = None if rows_seen is None else [self.weight * part for part in rows_seen]
+        return _Evidence(basis, self.weight * precision, seen_by_all)
+
+    def _covariances(self, belief: Belief) -> Iterator[tuple[_Slice, Tensor]]:
+        for part in self.slices(with_features=False) if self.kept is None else self.kept:
+            if isinstance(belief, Full) and part.features is not None:
+                found = belief.from_features(part.features)
+            else:
+                found = belief.covariance(self.network.gradients(part.x)[1])
+            yield part, found.to(part.m_out.mean)
 
 
-def _accumulate(
-    network: Network,
-    basis: Basis,
-    slices: Iterator[_Slice] | list[_Slice],
-    log_weights: Tensor,
-    weight: float,
-    planned: Plan,
-) -> tuple[Tensor, list[Tensor] | None]:
-    """sum_n features^T Lambda features, and the precision that data bring to the inputs of each layer's weights."""
-    precision: Tensor | None = None
-    rows_seen: list[Tensor] | None = None
-    for part in slices:
-        message = network.head.to_latent(part.m_out, part.y, log_weights)
-        assert part.features is not None
-        rows = (part.features * message.rho.to(part.features).sqrt()[..., None]).flatten(0, 1)
-        product = (rows.T @ rows).double()
-        precision = product if precision is None else precision + product
-        if not planned.is_exact:
-            seen = _rows_seen(network, part.x, message.rho)
-            rows_seen = seen if rows_seen is None else [a + b for a, b in zip(rows_seen, seen, strict=True)]
-    assert precision is not None
-    return weight * precision, None if rows_seen is None else [weight * part for part in rows_seen]
+class _InOneEigensystem(_Examples):
+    """The same for an exact basis that is asked again and again: while the messages differ by a factor only, as with
+    another noise, all answers come from one eigensystem.
+    """
+
+    def __init__(self, network: Network, basis: Basis, x: Tensor, y: Tensor, weight: float) -> None:
+        super().__init__(network, basis, x, y, weight, keeps=False)
+        self.kept = list(self.slices(with_features=True, with_outside=True))
+        self._rho = y.new_zeros(0)  # with which the eigensystem was made
+
+    def ask(self, log_weights: Tensor) -> tuple[_Evidence, Iterator[tuple[_Slice, Tensor]]]:
+        assert self.kept is not None
+        to_latent = self.network.head.to_latent
+        rho = torch.cat([to_latent(part.m_out, part.y, log_weights).rho for part in self.kept])
+        factor = _common_factor(rho, self._rho)
+        if factor is None:
+            self._rho, factor = rho, 1.0
+            if isinstance(self.basis, AnchoredBasis) and _common_factor(rho, torch.ones_like(rho)) is not None:
+                self._precision = self.weight * float(rho.max()) * self.basis.own_precision  # the examples are anchors
+            else:
+                self._precision = self.accumulate(log_weights).precision
+            self._spectrum = Spectrum.of(self._precision)
+            self._turned = [self._spectrum.turn(part.features) for part in self.kept if part.features is not None]
+        precision = factor * self._precision
+        whole = torch.diag(precision) if precision.ndim == 1 else precision
+        return _Evidence(self.basis, whole, None), self._scaled(factor)
+
+    def _scaled(self, factor: float) -> Iterator[tuple[_Slice, Tensor]]:
+        assert self.kept is not None
+        for part, turned in zip(self.kept, self._turned, strict=True):
+            yield part, self._spectrum.covariance(turned, part.outside, factor).to(part.m_out.mean)
+
+
+def _common_factor(values: Tensor, others: Tensor) -> float | None:
+    """The number that makes all of the others these values, but for rounding; None if there is none."""
+    if values.shape != others.shape:
+        return None
+    low, high = (float(end) for end in torch.aminmax(values / others))
+    return high if high - low <= 8 * torch.finfo(values.dtype).eps * abs(high) else None
 
 
 def _rows_seen(network: Network, x: Tensor, rho: Tensor) -> list[Tensor]:
@@ -216,6 +316,7 @@ def _rows_seen(network: Network, x: Tensor, rho: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Judged:
+    evidence: _Evidence
     m_out: Moments  # with the example
     left_out: Moments  # without
     y: Tensor
@@ -224,14 +325,7 @@ class _Judged:
     n_clipped: int
 
 
-def _judge(
-    network: Network,
-    belief: Belief,
-    slices: Iterator[_Slice] | list[_Slice],
-    log_weights: Tensor,
-    n_data: int,
-    settings: Settings,
-) -> _Judged:
+def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, settings: Settings) -> _Judged:
     """Leave-one-out outputs of the first `judged_examples`.
 
     Leverages of all examples must add up to the degrees of freedom of the belief. Where it is not exact they come to
@@ -239,21 +333,22 @@ def _judge(
     for all puts that right. It is about the hold of examples on their own outputs: the variance at other inputs, for
     which they stand when left out, is the belief's own.
     """
-    head = network.head
+    evidence, answers = examples.ask(log_weights)
     parts: list[tuple[_Slice, Tensor]] = []
-    leverage, n_judged = torch.zeros((), dtype=torch.float64, device=network.device), 0
-    for part in slices:
-        covariance = _covariance(network, belief, part)
-        rho = head.to_latent(part.m_out, part.y, log_weights).rho
-        leverage = leverage + (covariance.diagonal(dim1=1, dim2=2) * rho).sum().double()
+    n_judged = 0
+    for part, covariance in answers:
         parts.append((part, covariance))
         n_judged += len(part.x)
         if n_judged >= settings.judged_examples:
             break
     share, limit = 1.0, settings.max_leverage[0]
-    if not belief.is_exact:
+    if not evidence.basis.is_exact:
         limit = settings.max_leverage[1]
-        share = min(1.0, belief.degrees_of_freedom * n_judged / (n_data * max(float(leverage), 1e-30)))
+        leverage = sum(
+            float((covariance.diagonal(dim1=1, dim2=2) * head.to_latent(part.m_out, part.y, log_weights).rho).sum())
+            for part, covariance in parts
+        )
+        share = min(1.0, evidence.belief.degrees_of_freedom * n_judged / (n_data * max(leverage, 1e-30)))
     left, n_clipped, constant = [], 0, None
     for part, covariance in parts:
         found, clipped = leave_out(
@@ -266,16 +361,7 @@ def _judge(
             message = head.to_constant(found, part.y).double()
             constant = message if constant is None else constant + message
     m_out, y = _join([part.m_out for part, _ in parts]), torch.cat([part.y for part, _ in parts])
-    return _Judged(m_out, _join(left), y, constant, n_judged, n_clipped)
-
-
-def _covariance(network: Network, belief: Belief, part: _Slice) -> Tensor:
-    """(b, o, o) of the examples' outputs, from stored features where they can be used again."""
-    if isinstance(belief, Full) and part.features is not None:
-        found = belief.from_features(part.features)
-    else:
-        found = belief.covariance(network.gradients(part.x)[1])
-    return found.to(part.m_out.mean)
+    return _Judged(evidence, m_out, _join(left), y, constant, n_judged, n_clipped)
 
 
 def leave_out(
@@ -295,7 +381,7 @@ def leave_out(
     weaker = 1.0 + message.rho * noise
     slope, root = (message.tau - message.rho * mean) / weaker, (message.rho / weaker).double().sqrt()
     wide = covariance.double()
-    values, vectors = torch.linalg.eigh(root[:, :, None] * wide * root[:, None, :])
+    values, vectors = _eigh(root[:, :, None] * wide * root[:, None, :])
     n_clipped = int((values > limit).any(1).sum())
     kept = values.clamp(0.0, limit)
     # C + C R (I - R C R)^{-1} R C with R = Q^{1/2}: nothing is divided by a precision, which may be 0
@@ -305,6 +391,13 @@ def leave_out(
     without = (wide + (across * gain[:, None, :]) @ across.transpose(1, 2)).to(mean)
     shifted = mean - (without @ slope[..., None])[..., 0]
     return Moments(shifted, without.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)), n_clipped
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of (b, k, k), of which single outputs need none."""
+    if matrices.shape[1] > 1:
+        return eigh(matrices)
+    return matrices[:, 0], torch.ones_like(matrices)
 
 
 def _scores(head: Head, found: _Judged, log_weights: Tensor) -> dict[str, float]:

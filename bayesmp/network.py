@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ Prediction = RegressionPrediction | ClassPrediction
 
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
 # about 80 bytes at work in float32
+LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief")  # attributes that training changes
 LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
@@ -82,6 +84,8 @@ class Network:
         self.shapes = _shapes_along(self.layers, self.input_shape)  # shapes[k]: input of layer k; last: output
         self.n_outputs = head.n_outputs(self.shapes[-1])
         self.slots = _slots(self.layers)
+        self._sizes = [slot.stop - slot.start for slot in self.slots]
+        self._layer_sizes = [sum(math.prod(shape) for shape in layer.weight_shapes().values()) for layer in self.layers]
         self.graph = Graph(self.layers)
         belief, start, self.spread = self._draw_prior()
         self.marginal = belief.map(lambda part: part.float())
@@ -148,30 +152,46 @@ class Network:
         self.regime = MOMENTS
         self.belief = None
 
+    def learned(self) -> dict[str, Any]:
+        """What training has learned, and `reset` takes back, by name."""
+        return {name: getattr(self, name) for name in LEARNED}
+
+    def learn(self, learned: dict[str, Any]) -> None:
+        """Take what a network of the same layers and head has learned."""
+        for name in LEARNED:
+            setattr(self, name, learned[name])
+
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""
         tensors: list[dict[str, Tensor]] = [{} for _ in self.layers]
-        for slot in self.slots:
-            tensors[slot.layer][slot.name] = flat[slot.start : slot.stop].view(slot.shape)
+        for slot, part in zip(self.slots, flat.split(self._sizes), strict=True):
+            tensors[slot.layer][slot.name] = part if len(slot.shape) == 1 else part.view(slot.shape)
         return tensors
 
     def pack(self, messages: Sequence[dict[str, Gaussian]]) -> Gaussian:
         """The flat Gaussian of per-layer messages to weights; inverse of unpacking."""
-        parts = [messages[slot.layer][slot.name] for slot in self.slots]
         return Gaussian(
-            torch.cat([part.tau.reshape(-1) for part in parts]), torch.cat([part.rho.reshape(-1) for part in parts])
+            self.pack_tensors([{name: part.tau for name, part in layer.items()} for layer in messages]),
+            self.pack_tensors([{name: part.rho for name, part in layer.items()} for layer in messages]),
         )
+
+    def pack_tensors(self, tensors: Sequence[dict[str, Tensor]]) -> Tensor:
+        """The flat vector of per-layer tensors."""
+        return torch.cat([tensors[slot.layer][slot.name].reshape(-1) for slot in self.slots])
 
     def weights(self, belief: Gaussian | None = None) -> list[Weights]:
         """Moments of all weights per layer, from a flat belief (the marginal if not given): variances as sums of
         these weights have them, with the layer's share.
         """
         belief = self.marginal if belief is None else belief
-        var = 1.0 / belief.rho
-        means, variances = self.unpack(belief.tau * var), self.unpack(var)
+        var = belief.rho.reciprocal()
+        means = self.unpack(belief.tau * var)
+        for part, share in zip(var.split(self._layer_sizes), self.sum_share.split(1), strict=True):
+            part.mul_(share)
+        variances = self.unpack(var)
         return [
-            {name: Moments(mean[name], share * variance[name]) for name in mean}
-            for mean, variance, share in zip(means, variances, self.sum_share, strict=True)
+            {name: Moments(mean[name], variance[name]) for name in mean}
+            for mean, variance in zip(means, variances, strict=True)
         ]
 
     # --- saving ------------------------------------------------------------------------------------------------------
@@ -268,7 +288,7 @@ class Network:
             .entropy .epistemic .aleatoric .label), on the network's device.
         """
         x = checks.check_inputs(x, self.input_shape, self.dtype)
-        with few_threads(self.device, n_products=self.n_weights * len(x)):
+        with few_threads(self.device, n_products=self._products(joint=joint) * len(x)):
             parts = [
                 self.head.predict(m_out, self.head_log_weights, covariance)
                 for m_out, covariance in self._output_beliefs(x, batch_size, joint=joint)
@@ -292,6 +312,12 @@ class Network:
             m_out, gradients = self.gradients(rows)
             covariance = belief.covariance(gradients).to(self.dtype)
             yield Moments(m_out.mean, covariance.diagonal(dim1=1, dim2=2)), covariance
+
+    def _products(self, *, joint: bool) -> int:
+        """Multiplications of the largest product of matrices in the prediction of one example."""
+        if joint and self.belief is not None:
+            return max(self.n_weights, self.n_outputs * self.belief.rank**2)
+        return self.n_weights
 
     def rows_at_once(self, n_slopes: int) -> int:
         """Examples whose slopes in all edges fit into memory that is always there."""

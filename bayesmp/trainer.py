@@ -15,10 +15,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bayesmp import checks, persistence
-from bayesmp.arithmetic import exact_products, fast_arithmetic
+from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import MAX_RANK
 from bayesmp.history import EpochTally, History
-from bayesmp.joint import Refreshed, memory_plan, refresh
+from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
 from bayesmp.network import Network, from_file
 from bayesmp.schedules import Batch, check_schedule, make_schedule
 from bayesmp.settings import SETTINGS
@@ -138,7 +138,7 @@ class Trainer:
         self._check_network()
         self.network.belief = None  # never one of other means, should the run be interrupted
         self.history.stopped = "interrupted"
-        with fast_arithmetic(self.network.device, n_products=self._products_per_batch()):
+        with fast_arithmetic(self.network.device):
             why = self._run(n_epochs, progress, is_auto=is_auto)
             self._finish()
         self.history.stopped = why
@@ -188,10 +188,12 @@ class Trainer:
         """Train, and say why it ended."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
+        n_products = self._products_per_batch()
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             for epoch in range(self.n_epochs + 1, self.n_epochs + n_epochs + 1):
                 bar.set_description(f"epoch {epoch}")
-                self._run_epoch(epoch, bar)
+                with few_threads(self.network.device, n_products=n_products):
+                    self._run_epoch(epoch, bar)
                 if self._has_gradients and refresh_due(epoch, self._refreshed_at):
                     self._refresh_in_training(epoch)
                 shown = dict(self.history[-1].metrics)
@@ -227,8 +229,7 @@ class Trainer:
         network, schedule, started = self.network, self.schedule, time.perf_counter()
         if not self.history.records or not self._has_gradients:
             return
-        found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0)
-        network.belief = found.belief
+        found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0, keeps_belief=True)
         if found.constant is not None and not schedule.judges_constant:
             total = schedule.head_prior.to(found.constant) + found.constant
             network.head_log_weights = (total - total.max()).to(network.head_log_weights)
@@ -239,18 +240,23 @@ class Trainer:
         last = self.history[-1]
         self.history.records[-1] = replace(last, loo=loo, seconds=last.seconds + seconds)
 
-    def _refresh(self, max_examples: int, max_rank: int, *, seed: int) -> Refreshed:
-        with exact_products(self.network.device):
-            return refresh(
-                self.network,
+    def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
+        network = self.network
+        n_products = products_per_pass(network, len(self.x), max_examples=max_examples, max_rank=max_rank)
+        with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
+            found = refresh(
+                network,
                 self.x,
                 self.y,
-                self.network.head_log_weights,
+                network.head_log_weights,
                 self.schedule.head_prior,
                 max_examples=max_examples,
                 max_rank=max_rank,
                 seed=seed,
             )
+            if keeps_belief:
+                network.belief = found.belief
+        return found
 
     def _at_rest(self) -> bool:
         passed = [
@@ -302,10 +308,7 @@ class Trainer:
         with persistence.opened(path, kinds=("run",)) as file:
             run = file.header["run"]
             network = from_file(file, classes).to(_find_device(device, run["device"], file.path))
-            reached = {
-                name: getattr(network, name)
-                for name in ("marginal", "head_log_weights", "sum_share", "regime", "belief")
-            }
+            reached = network.learned()
             trainer = cls(network, x, y, TrainConfig(**run["config"]))
             for name, part in (("x", trainer.x), ("y", trainer.y)):
                 _check_same(name, part, run["data"][name], file.path)
@@ -317,8 +320,7 @@ class Trainer:
             setattr(trainer.schedule, name, value)
         trainer.history = History.from_rows(run["history"], stopped=run["stopped"])
         trainer._refreshed_at = run["refreshed_at"]
-        for name, value in reached.items():
-            setattr(network, name, value)
+        network.learn(reached)
         return trainer
 
     def _state(self) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ PACKAGE = Path(bayesmp.__file__).parent
 # The line, from left to right. Modules of one place know nothing of each other.
 LINE = [
     {"cli"},
-    {"demo"},
+    {"demo", "many"},
     {"trainer"},
     {"joint", "stopping", "history"},
     {"schedules"},

@@ -31,6 +31,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayesmp.arithmetic import eigh
+
 
 class LayerMetric:
     """Running factors A, G and rest of one layer, and their eigensystem; updated in place.
@@ -60,8 +62,8 @@ class LayerMetric:
     def renew(self) -> None:
         """Eigenvectors and eigenvalues of the current averages; the last ones stay if LAPACK does not converge."""
         try:
-            input_values, input_vectors = torch.linalg.eigh(self.inputs)
-            slope_values, slope_vectors = torch.linalg.eigh(self.slopes)
+            input_values, input_vectors = eigh(self.inputs)
+            slope_values, slope_vectors = eigh(self.slopes)
         except RuntimeError as error:
             if self.inputs.isfinite().all() and self.slopes.isfinite().all():
                 return

@@ -220,25 +220,27 @@ class ParallelSchedule(Schedule):
 
         fresh = sweep.to_weights
         old_slope, old_rho = sites.get(batch.index)
-        fresh_slope = fresh.tau - fresh.rho * origin - sites.shift.to(origin)
+        fresh_slope = torch.addcmul(fresh.tau, fresh.rho, origin, value=-1.0).sub_(sites.shift.to(origin))
         rho, factor = marginal.rho, self.settings.precision_factor
-        fresh_rho = fresh.rho.clamp(old_rho - (1.0 - 1.0 / factor) * rho, old_rho + (factor - 1.0) * rho)
+        lowest, highest = (torch.add(old_rho, rho, alpha=part) for part in (1.0 / factor - 1.0, factor - 1.0))
+        fresh_rho = fresh.rho.clamp_(lowest, highest)
         new_slope, new_rho = sites.replace(batch.index, fresh_slope, fresh_rho)
         innovation = new_slope - old_slope
 
         self._update_metric(sweep, len(batch.x))
         direction = self._solve(innovation)
-        step = self._measure_step(sweep, direction, (innovation * direction).sum())
-        change = (origin + step * direction) - origin  # as rounded, so that the balance stays exact
-        origin.add_(change)
-        sites.shift.sub_((innovation - network.prior.rho * change).double() / n)
+        step = self._measure_step(sweep, direction, torch.dot(innovation, direction))
+        moved = torch.addcmul(origin, direction, step)
+        change = moved - origin  # as rounded, so that the balance stays exact
+        origin.copy_(moved)
+        sites.shift.add_(torch.addcmul(innovation, network.prior.rho, change, value=-1.0), alpha=-1.0 / n)
         marginal.rho.add_(new_rho - old_rho)
-        marginal.tau.copy_(marginal.rho * origin)
+        torch.mul(marginal.rho, origin, out=marginal.tau)
         return VisitInfo(
             step=step.expand(len(self.metrics)),
             n_rejected=sweep.returned.n_rejected,
             n_messages=self.messages_per_example() * len(batch.x),
-            max_change=(change.abs() * marginal.rho.sqrt()).max(),
+            max_change=(change.square_() * marginal.rho).amax().sqrt_(),
             metrics=metrics,
         )
 
@@ -298,23 +300,19 @@ class ParallelSchedule(Schedule):
                 gradient = sweep.trace.locals[node.index].gradient(pulled, n_examples=n_examples)
                 rows, slopes = gradient.inputs.flatten(0, 1), gradient.slopes[0].flatten(0, 1)  # (r, i), (b p, o)
                 per_row, per_weight = sweep.curvatures[node.index]
-                own = torch.diag(per_row.expand(slopes.shape[1]))
-                self.metrics[node.index].update(
-                    rows.t() @ rows / len(rows),
-                    (slopes.t() @ slopes + own) / n_batch,
-                    self._prior_rest[node.index] + self.n_data * per_weight / n_batch,
-                    self.share,
-                )
+                curvature = slopes.t() @ (slopes / n_batch)
+                curvature.diagonal().add_(per_row, alpha=1.0 / n_batch)
+                rest = self._prior_rest[node.index] + per_weight * (self.n_data / n_batch)
+                self.metrics[node.index].update(rows.t() @ (rows / len(rows)), curvature, rest, self.share)
 
     def _solve(self, slope: Tensor) -> Tensor:
         """The inverse metric of every layer applied to a flat slope."""
-        found = torch.empty_like(slope)
-        slopes, answers = self.network.unpack(slope), self.network.unpack(found)
+        slopes = self.network.unpack(slope)
+        answers: list[dict[str, Tensor]] = [{} for _ in slopes]
         for node in self.network.graph.weight_nodes:
             solved = self.metrics[node.index].solve(node.layer.to_matrix(slopes[node.index]))
-            for name, part in node.layer.from_matrix(solved).items():
-                answers[node.index][name].copy_(part)
-        return found
+            answers[node.index] = node.layer.from_matrix(solved)
+        return self.network.pack_tensors(answers)
 
     def _measure_step(self, sweep: Sweep, direction: Tensor, model: Tensor) -> Tensor:
         r"""The share alpha of d to take.
@@ -326,19 +324,25 @@ class ParallelSchedule(Schedule):
         """
         network, parts = self.network, self.network.unpack(direction)
         tiny = torch.finfo(model.dtype).tiny
-        curvature, reach = torch.zeros_like(model), torch.zeros_like(model)
+        curvatures, reaches = [], []
         for node, change in network.graph.push(sweep.trace, parts):
             if node.has_weights:
-                first = next(iter(parts[node.index].values()))
-                curvature = curvature + sweep.curvatures[node.index][1] * first.square().sum()
+                first = next(iter(parts[node.index].values())).flatten()
+                curvatures.append(sweep.curvatures[node.index][1] * torch.dot(first, first))
                 edge = sweep.trace.moments(node)
                 spread = edge.mean.var(correction=0) + edge.var.mean()
-                reach = torch.maximum(reach, change.square().mean() / (spread + tiny))
-        curvature = curvature + (sweep.output_curvature * change.square()).sum()
-        stiffness = 1.0 - 1.0 / len(self.sites) + curvature / model.clamp_min(tiny)
-        return 1.0 / torch.maximum(stiffness, reach.sqrt() / self.settings.max_reach).clamp_min(1.0)
+                reaches.append(_mean_square(change) / (spread + tiny))
+        curvatures.append((sweep.output_curvature * change.square()).sum())
+        stiffness = torch.stack(curvatures).sum() / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites))
+        reach = torch.stack(reaches).amax().sqrt() / self.settings.max_reach
+        return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
 
     @property
     def _sees_cavities(self) -> bool:
         """Whether the examples' own pulls are taken out behind every layer with weights."""
         return self.own_pulls.keys() == self.metrics.keys()
+
+
+def _mean_square(values: Tensor) -> Tensor:
+    flat = values.flatten()
+    return torch.dot(flat, flat) / len(flat)

@@ -1,0 +1,171 @@
+"""Many networks at once: one process per core, each with one thread, because small networks cannot use more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from bayesmp import checks
+from bayesmp.history import History
+from bayesmp.network import Network
+from bayesmp.trainer import fit
+
+QUEUED = 2  # tasks per worker that are packed ahead of time
+
+Task = tuple[Network, Any, Any, dict[str, Any]]
+Trained = tuple[History, dict[str, Any], list[str]]  # with what the network has learned, and warnings
+
+
+def fit_many(
+    networks: Sequence[Network],
+    x: Any,
+    y: Any,
+    *,
+    workers: int | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> list[History]:
+    """Train many networks, each as `bayesmp.fit(network, x, y, **options)` trains it in one thread, bit for bit.
+
+    Args:
+        networks: trained in place, from their priors; each an object of its own.
+        x, y: training data for all of them, tensors or arrays; or two lists with data for each.
+        workers: processes, at most; None takes the number of cores. With 1, or with networks on a GPU, they are
+            trained one after another in this process.
+        progress: show a progress bar; None shows it in a terminal only.
+        options: those of `bayesmp.fit`: epochs, max_epochs and the fields of TrainConfig.
+
+    Returns:
+        The histories, in the order of the networks.
+
+    Note:
+        Workers are started afresh (spawn), so a script must call this under `if __name__ == "__main__":`, and layers of
+        your own must be importable. If one network fails, an error says which, and no further ones are trained.
+    """
+    networks = list(networks)
+    data = _data_of_each(networks, x, y)
+    if len({id(network) for network in networks}) < len(networks):
+        raise ValueError("the same network is given more than once; each must be an object of its own")
+    n_workers = _count_cores() if workers is None else checks.check_positive_int(workers, "workers")
+    n_workers = min(n_workers, len(networks))
+    tasks = [(network, *each, options) for network, each in zip(networks, data, strict=True)]
+    is_local = n_workers < 2 or any(network.device.type != "cpu" for network in networks)
+    answers = _one_by_one(tasks) if is_local else _in_processes(tasks, n_workers)
+    histories: dict[int, History] = {}
+    hidden = not (sys.stderr.isatty() if progress is None else progress)
+    with closing(answers), tqdm(total=len(tasks), disable=hidden, unit="network") as bar:
+        for index, answer in answers:
+            try:
+                histories[index], learned, told = answer()
+            except BrokenProcessPool as error:
+                raise RuntimeError(
+                    "a worker of fit_many ended before its network was trained: call fit_many under `if __name__ == "
+                    "'__main__':` in a script, see that memory suffices for all workers, or use workers=1"
+                ) from error
+            except Exception as error:
+                raise RuntimeError(f"network {index} could not be trained: {type(error).__name__}: {error}") from error
+            networks[index].learn(learned)
+            for message in told:
+                warnings.warn(f"network {index}: {message}", stacklevel=2)
+            bar.update()
+    return [histories[index] for index in range(len(networks))]
+
+
+def _data_of_each(networks: list[Network], x: Any, y: Any) -> list[tuple[Any, Any]]:
+    """(x, y) for each network: lists (or tuples) of arrays hold one entry for each, anything else is for all."""
+    is_several = [isinstance(part, (list, tuple)) and all(hasattr(each, "shape") for each in part) for part in (x, y)]
+    if not any(is_several):
+        return [(x, y)] * len(networks)
+    if not all(is_several) or not len(x) == len(y) == len(networks):
+        sizes = " and ".join(
+            str(len(part)) if each else "one array" for part, each in zip((x, y), is_several, strict=True)
+        )
+        raise ValueError(
+            f"x and y must be arrays for all networks, or two lists with an array for each of the {len(networks)}; "
+            f"got {sizes}"
+        )
+    return list(zip(x, y, strict=True))
+
+
+def _count_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _train(task: Task) -> Trained:
+    """One network; its warnings are collected, so that they can say which network they are about."""
+    network, x, y, options = task
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = fit(network, x, y, progress=False, **options)
+    return history, network.learned(), [str(warning.message) for warning in caught]
+
+
+Answers = Generator[tuple[int, Callable[[], Trained]], None, None]
+
+
+def _one_by_one(tasks: list[Task]) -> Answers:
+    for index, task in enumerate(tasks):
+        yield index, partial(_train, task)
+
+
+def _in_processes(tasks: list[Task], n_workers: int) -> Answers:
+    """Answers as they come. Tasks and answers travel as bytes: tensors would go through shared memory, which takes an
+    open file for each.
+    """
+    pool = ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_work)
+    others = set(multiprocessing.active_children())
+    waiting = iter(enumerate(tasks))
+    running: dict[Future[bytes], int] = {}
+    try:
+        while True:
+            while len(running) < QUEUED * n_workers and (following := next(waiting, None)):
+                index, task = following
+                running[pool.submit(_train_packed, _pack(index, task))] = index
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), partial(_unpack, future)
+    finally:
+        if running:  # an error or an interrupt: nothing goes on behind the user's back
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+def _pack(index: int, task: Task) -> bytes:
+    try:
+        return pickle.dumps(task)
+    except Exception as error:  # what cannot be pickled says so in many ways
+        raise RuntimeError(
+            f"network {index} cannot be sent to another process ({error}): define its layers and its head in a module "
+            "that can be imported, or use workers=1"
+        ) from error
+
+
+def _unpack(future: Future[bytes]) -> Trained:
+    found: Trained = pickle.loads(future.result())
+    return found
+
+
+def _begin_work() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and ends its workers
+
+
+def _train_packed(task: bytes) -> bytes:
+    return pickle.dumps(_train(pickle.loads(task)))

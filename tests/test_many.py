@@ -1,0 +1,133 @@
+"""Many networks at once: the same as one by one, in order, and errors that say which."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bayesmp as bmp
+from bayesmp.many import fit_many
+from tests.helpers import mlp
+
+torch.set_num_threads(1)
+
+
+def data(seed=0, n=30):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(n, 2))
+    return x, x[:, :1] ** 2 + 0.1 * generator.normal(size=(n, 1))
+
+
+def networks(n=3):
+    return [mlp((2, 5, 1), bmp.Regression("learn"), seed=seed) for seed in range(n)]
+
+
+def assert_same(one, other, x):
+    for name, part in one.state().items():
+        assert torch.equal(part, other.state()[name]), name
+    assert one.regime == other.regime
+    assert torch.equal(one.predict(x).std, other.predict(x).std)
+    assert torch.equal(one.sample_functions(x, 2), other.sample_functions(x, 2))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_many_are_trained_as_one_by_one(workers):
+    """Bit for bit, in the order given, whichever ends first: the first network has the most data."""
+    sets = [data(seed, n) for seed, n in ((0, 200), (1, 20), (2, 30))]
+    apart, together = networks(), networks()
+    expected = [bmp.fit(network, x, y, epochs=6, batch_size=10) for network, (x, y) in zip(apart, sets, strict=True)]
+    x, y = ([part[k] for part in sets] for k in (0, 1))
+    found = fit_many(together, x, y, workers=workers, epochs=6, batch_size=10, progress=False)
+    for one, other, (inputs, _) in zip(apart, together, sets, strict=True):
+        assert_same(one, other, inputs)
+    for one, other in zip(expected, found, strict=True):
+        assert one.loo_nll == other.loo_nll and one.stopped == other.stopped and len(other) == 6
+
+
+def test_one_data_set_serves_all_networks():
+    x, y = data()
+    found = fit_many(networks(2), torch.tensor(x), torch.tensor(y), workers=1, epochs=2)
+    assert [len(history) for history in found] == [2, 2]
+    assert fit_many([], x, y) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_says_which_network(workers):
+    x, y = data()
+    bad = y.copy()
+    bad[3] = np.nan
+    with pytest.raises(RuntimeError, match=r"network 1 could not be trained: ValueError: .*NaN"):
+        fit_many(networks(), [x, x, x], [y, bad, y], workers=workers, epochs=2)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_warning_says_which_network(workers):
+    with pytest.warns(UserWarning, match="network .: training was not at rest") as caught:
+        fit_many(networks(2), *data(), workers=workers, max_epochs=2)
+    assert sorted(str(warning.message)[:10] for warning in caught) == ["network 0:", "network 1:"]
+
+
+def test_what_cannot_be_sent_is_named():
+    class Own(bmp.Flatten):
+        pass
+
+    x, y = data()
+    own = bmp.Network([bmp.Linear(2, 1), Own()], bmp.Regression(0.1))
+    with pytest.raises(RuntimeError, match=r"network 1 cannot be sent .* workers=1"):
+        fit_many([*networks(1), own], x, y, workers=2, epochs=2)
+    assert not multiprocessing.active_children()
+
+
+def test_mistakes_are_told_at_once():
+    x, y = data()
+    (network,) = networks(1)
+    with pytest.raises(ValueError, match="more than once"):
+        fit_many([network, network], x, y)
+    with pytest.raises(ValueError, match="for each of the 2; got 1 and 2"):
+        fit_many(networks(2), [x], [y, y])
+    with pytest.raises(ValueError, match="got one array and 2"):
+        fit_many(networks(2), x, [y, y])
+    with pytest.raises(ValueError, match="workers must be a positive integer"):
+        fit_many(networks(2), x, y, workers=0)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+def test_an_interrupt_ends_the_workers(tmp_path):
+    """Ctrl-C reaches the parent; its workers go with it, and say nothing."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import multiprocessing, torch, bayesmp as bmp
+        if __name__ == "__main__":
+            layers = lambda: [bmp.Linear(2, 40), bmp.ReLU(), bmp.Linear(40, 1)]
+            nets = [bmp.Network(layers(), bmp.Regression(0.1)) for _ in range(4)]
+            print("begin", flush=True)
+            try:
+                bmp.fit_many(nets, torch.randn(500, 2), torch.randn(500, 1), workers=2, epochs=100_000)
+            except KeyboardInterrupt:
+                print("interrupted", len(multiprocessing.active_children()), flush=True)
+        """)
+    )
+    package = str(Path(bmp.__file__).parents[1])
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": package},
+    ) as process:
+        assert process.stdout.readline() == "begin\n"
+        time.sleep(8.0)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert out == "interrupted 0\n" and "Traceback" not in err
