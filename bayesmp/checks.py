@@ -17,7 +17,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
         array = np.asarray(value)
         if array.dtype == object:
             raise TypeError("it holds objects, not numbers")
-        return torch.as_tensor(array)
+        return torch.as_tensor(np.require(array, requirements=("C", "W")))  # copies what torch cannot share
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} must be a tensor or an array of numbers, got {type(value).__name__}: {error}"

@@ -108,7 +108,7 @@ def refresh(
 
     Args:
         network: gives means, prior and regime; not changed.
-        x, y: training data on the network's device.
+        x, y: training data; x may lie on the host, y is on the network's device.
         log_weights: belief about the head's constant to start from, (k,).
         head_prior: log-prior over it.
         max_examples: look at a random part of the data of this size if there are more; it stands for all.
@@ -116,8 +116,8 @@ def refresh(
         seed: of that part, and of the anchors.
     """
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(x), generator=generator)[:max_examples].to(x.device)
-    x_seen, y_seen = (x, y) if len(chosen) == len(x) else (x[chosen], y[chosen])
+    chosen = torch.randperm(len(x), generator=generator)[:max_examples]
+    x_seen, y_seen = (x, y) if len(chosen) == len(x) else (x[chosen.to(x.device)], y[chosen.to(y.device)])
     weight = len(x) / len(x_seen)
     layout = network.layout
     planned = plan(layout, len(x) * network.n_outputs, max_rank=max_rank)
@@ -186,10 +186,11 @@ def _make_basis(
         rows = torch.randperm(len(x), generator=generator)
         rows = rows.repeat(math.ceil(planned.rank / len(x)))[: planned.rank]
         mixes = torch.randn(len(rows), n_outputs, generator=generator, dtype=torch.float64)
-    rows, mixes = rows.to(x.device), mixes.to(x)
+    rows, mixes = rows.to(x.device), mixes.to(x).to(network.device)
     size = network.rows_at_once(2)
     parts = [
-        network.gradients(x[part], mix[None])[1] for part, mix in zip(rows.split(size), mixes.split(size), strict=True)
+        network.gradients(x[part].to(network.device), mix[None])[1]
+        for part, mix in zip(rows.split(size), mixes.split(size), strict=True)
     ]
     gradients = [
         Gradient(torch.cat([part[k].inputs for part in parts]), torch.cat([part[k].slopes for part in parts], 1))
@@ -217,6 +218,7 @@ class _Examples:
         network = self.network
         size = network.rows_at_once(network.n_outputs)
         for rows, targets in zip(self.x.split(size), self.y.split(size), strict=True):
+            rows = rows.to(network.device)
             m_out, gradients, noise = network.gradients_and_noise(rows)
             part = _Slice(rows, targets, m_out, noise)
             if with_features:

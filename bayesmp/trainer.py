@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bayesmp import checks, persistence
+from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import MAX_RANK
 from bayesmp.history import EpochTally, History
@@ -44,6 +44,8 @@ class TrainConfig:
             belief in any case.
         site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
         site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
+        data_store: "auto", "device" or "host": where the training inputs lie; from the host each batch is copied to
+            the GPU for its visit. "auto" keeps them on the device if there is room.
         debug: check after each epoch that the posterior equals prior x sites.
     """
 
@@ -53,6 +55,7 @@ class TrainConfig:
     joint: bool | None = None
     site_store: str = "auto"
     site_dtype: str | None = None
+    data_store: str = "auto"
     debug: bool = False
 
     def __post_init__(self) -> None:
@@ -66,6 +69,8 @@ class TrainConfig:
             raise ValueError("joint=True needs the parallel schedule; the sequential one has no shares of sums")
         if self.site_store not in PLACES:
             raise ValueError(f"site_store must be one of {PLACES}, got {self.site_store!r}")
+        if self.data_store not in examples.PLACES:
+            raise ValueError(f"data_store must be one of {examples.PLACES}, got {self.data_store!r}")
 
 
 class Trainer:
@@ -73,11 +78,13 @@ class Trainer:
 
     Args:
         network: its marginal becomes the posterior; it starts from its prior.
-        x, y: training data, tensors or arrays.
+        x, y: training data, tensors or arrays; or a torch Dataset (or DataLoader) of pairs as x alone.
         config: see TrainConfig; options can also be given by name.
     """
 
-    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig | None = None, **options: Any) -> None:
+    def __init__(
+        self, network: Network, x: Any, y: Any = None, config: TrainConfig | None = None, **options: Any
+    ) -> None:
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
         known = [entry.name for entry in fields(TrainConfig)]
@@ -85,13 +92,14 @@ class Trainer:
             hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
             raise TypeError(f"unknown options {unknown}; available: {known}{hint}")
         self.config = TrainConfig(**options) if config is None else config
+        x, y = examples.as_arrays(x, y)
         x = checks.check_inputs(x, network.input_shape, network.dtype)
         y = network.head.check_targets(y, network.n_outputs)
         checks.check_lengths(x, y)
 
         self.network = network
         self.history = History()
-        self.x = x.to(device=network.device, dtype=network.dtype)
+        self.x = examples.place_inputs(x, network.device, network.dtype, self.config.data_store)
         self.y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
         self.members = self._assign_batches(len(x))
         self.sites = self._make_sites()
@@ -158,7 +166,7 @@ class Trainer:
         """
         try:
             with torch.no_grad():
-                self.network.gradients(self.x[:1])
+                self.network.gradients(self.x[:1].to(self.network.device))
         except NotImplementedError as error:
             if self.config.schedule == "parallel":
                 raise TypeError(str(error)) from None
@@ -290,7 +298,7 @@ class Trainer:
         cls,
         path: persistence.PathLike,
         x: Any,
-        y: Any,
+        y: Any = None,
         *,
         device: str | torch.device | None = None,
         classes: Iterable[type] = (),
@@ -342,11 +350,13 @@ class Trainer:
         started = time.perf_counter()
         tally = EpochTally()
         order = torch.randperm(len(self.members), generator=self.schedule.generator(epoch)).tolist()
+        rows_of_x = [rows.to(self.x.device) for rows in self.members]  # here, so that no visit waits for it
         for index, following in zip(order, [*order[1:], None], strict=True):
             if following is not None:
                 self.sites.prefetch(following)
             rows, site = self.members[index], SiteIndex(index, self._rows[index : index + 1])
-            batch = Batch(self.sites.staged(site), self.x[rows], self.y[rows])
+            x = examples.rows_on(self.network.device, self.x, rows_of_x[index])
+            batch = Batch(self.sites.staged(site), x, self.y[rows])
             tally.add(self.schedule.visit(batch, epoch))
             self.sites.unstage(site)
             bar.update()
@@ -426,7 +436,7 @@ def _find_device(given: str | torch.device | None, saved: str, path: str) -> tor
 def fit(
     network: Network,
     x: Any,
-    y: Any,
+    y: Any = None,
     *,
     epochs: int | str = "auto",
     max_epochs: int = MAX_EPOCHS,
@@ -437,11 +447,12 @@ def fit(
 
     Args:
         network: trained in place, from its prior.
-        x, y: training data, tensors or arrays.
+        x, y: training data, tensors or arrays; or a torch Dataset (or DataLoader) of pairs as x alone.
         epochs: visits to each batch; "auto" trains until it is at rest (Trainer.run).
         max_epochs: bound for "auto".
         progress: show a progress bar; None shows it in a terminal only.
-        options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, debug.
+        options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, data_store,
+            debug.
     """
     if isinstance(epochs, str) and epochs != "auto":
         raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")

@@ -30,6 +30,7 @@ BESIDE = {
     "arithmetic": set(),
     "checks": set(),
     "data": set(),
+    "examples": set(),
     "metrics": set(),
     "persistence": set(),
     "plots": {"metrics"},
