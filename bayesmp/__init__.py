@@ -1,5 +1,8 @@
 """bayesmp: Bayesian neural networks trained by message passing."""
 
+import importlib
+from typing import Any
+
 from bayesmp import data, metrics
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
@@ -10,6 +13,15 @@ from bayesmp.network import Network, load
 from bayesmp.trainer import TrainConfig, Trainer, fit
 
 __version__ = "0.2.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`bayesmp.plots`, loaded when it is first used."""
+    if name == "plots":
+        return importlib.import_module("bayesmp.plots")
+    raise AttributeError(f"module 'bayesmp' has no attribute {name!r}")
+
+
 __all__ = [
     "Argmax",
     "AvgPool2d",
@@ -35,4 +47,5 @@ __all__ = [
     "fit_many",
     "load",
     "metrics",
+    "plots",
 ]

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+LARGEST_SIZE = 20.0  # root mean square of a column beyond which it counts as not scaled
+
 
 def as_tensor(value: Any, name: str) -> Tensor:
     """A tensor from a tensor, an array or nested lists, or a ValueError."""
     if isinstance(value, Tensor):
         return value
+    columns = getattr(value, "dtypes", None)  # of a DataFrame
+    if columns is not None and getattr(value, "ndim", 1) == 2:
+        text = [str(column) for column, kind in columns.items() if getattr(kind, "kind", "O") not in "biuf"]
+        if text:
+            raise ValueError(
+                f"{name} has columns that are not numbers: {', '.join(text[:5])}; encode them first, e.g. with "
+                "pandas.get_dummies or scikit-learn's OneHotEncoder"
+            )
+        value = value.to_numpy(dtype=np.float64)
     try:
         array = np.asarray(value)
-        if array.dtype == object:
-            raise TypeError("it holds objects, not numbers")
+        if array.dtype.kind in "USO" and name == "y":
+            raise ValueError(
+                "class labels must be whole numbers from 0 on, got text or objects; "
+                "`classes, y = np.unique(labels, return_inverse=True)` numbers them"
+            )
+        if array.dtype.kind in "USO":
+            raise TypeError("it holds text or objects, not numbers")
         return torch.as_tensor(np.require(array, requirements=("C", "W")))  # copies what torch cannot share
     except (TypeError, ValueError) as error:
+        if str(error).startswith("class labels"):
+            raise
         raise ValueError(
             f"{name} must be a tensor or an array of numbers, got {type(value).__name__}: {error}"
         ) from error
@@ -28,11 +47,11 @@ def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Te
     """x as a floating-point (b, *input_shape) tensor with b >= 1 that is finite in this dtype, or a ValueError."""
     x = as_tensor(x, "x")
     expected = f"(n, {', '.join(map(str, input_shape))})"
-    if not x.is_floating_point():
-        raise ValueError(
-            f"x must hold floating-point numbers, got {x.dtype}; convert with x.float() or x.astype('float32') and "
-            "standardise it (the prior expects inputs of order one)"
-        )
+    if x.is_complex():
+        raise ValueError(f"x must hold real numbers, got {x.dtype}; split it into real and imaginary parts")
+    x = x if x.is_floating_point() else x.to(dtype)
+    if x.ndim == 1 and input_shape == (1,):
+        x = x[:, None]
     if x.ndim != 1 + len(input_shape) or tuple(x.shape[1:]) != input_shape:
         hint = "; for a single example pass x[None]" if tuple(x.shape) == input_shape else ""
         raise ValueError(f"x must have shape {expected} to fit the first layer, got {tuple(x.shape)}{hint}")
@@ -44,6 +63,27 @@ def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Te
         remedy = "impute or drop such rows" if not x[row].isfinite().all() else f"too large for {dtype}: standardise x"
         raise ValueError(f"x has NaN or infinite values, first in row {row}; {remedy}")
     return x
+
+
+def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
+    """Warn of inputs or real targets that are far from order one, which priors expect, and say what to do."""
+    remedy = "priors expect numbers of order one, and the fit will be poor; scale them with bayesmp.data.standardise, "
+    remedy += "or use MPRegressor and MPClassifier, which do"
+    columns = x.detach().flatten(1).double()
+    size = columns.square().mean(0).sqrt()
+    if float(size.max()) > LARGEST_SIZE:
+        column = int(size.argmax())
+        mean, std = float(columns[:, column].mean()), float(columns[:, column].std(correction=0))
+        where = f"column {column}" if x.ndim == 2 else "an input"
+        message = f"x is not scaled: {where} has mean {mean:.3g} and standard deviation {std:.3g}; {remedy}"
+    elif 0.0 < float(size.max()) < 1.0 / LARGEST_SIZE:
+        message = f"x is not scaled: no column is larger than {float(size.max()):.3g} (root mean square); {remedy}"
+    elif y.is_floating_point() and not 1.0 / LARGEST_SIZE < float(y.double().square().mean().sqrt()) < LARGEST_SIZE:
+        mean, std = float(y.double().mean()), float(y.double().std(correction=0))
+        message = f"y is not scaled: it has mean {mean:.3g} and standard deviation {std:.3g}; {remedy}"
+    else:
+        return
+    warnings.warn(message, stacklevel=stacklevel + 1)
 
 
 def check_lengths(x: Tensor, y: Tensor) -> None:
@@ -78,9 +118,10 @@ def check_labels(y: Any, n_classes: int) -> Tensor:
         y = y[:, 0]
     if y.ndim != 1:
         raise ValueError(f"class labels must have shape (n,), got {tuple(y.shape)}; for one-hot rows pass y.argmax(1)")
-    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+    if y.is_complex() or (y.is_floating_point() and not bool((y == y.round()).all())):
         raise ValueError(
-            f"class labels must be integers 0 .. {n_classes - 1}, got {y.dtype}; convert with y.long() or y.astype(int)"
+            f"class labels must be whole numbers 0 .. {n_classes - 1}, got {y.dtype} with other values; for real "
+            "targets use the head Regression"
         )
     y = y.long()
     if len(y) > 0 and (int(y.min()) < 0 or int(y.max()) >= n_classes):

@@ -20,9 +20,20 @@ EXPERIMENTS = Path(bayesmp.__file__).parent.parent / "experiments"  # there in a
 app = typer.Typer(
     help="Bayesian neural networks trained by message passing.",
     no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def main(
+    version: bool = typer.Option(False, "--version", help="Show the version and exit.", is_eager=True),
+) -> None:
+    """Bayesian neural networks trained by message passing."""
+    if version:
+        typer.echo(f"bayesmp {bayesmp.__version__}")
+        raise typer.Exit
 
 
 @app.command("demo")
@@ -63,12 +74,17 @@ def info() -> None:
         typer.echo(f"{name:<18}{value}")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
 def experiment(
     context: typer.Context,
     name: str = typer.Argument("", help="Which experiment; without it, they are listed.", show_default=False),
 ) -> None:
-    """Run an experiment of the repository. Options behind its name go to it: bayesmp experiment sine -- --help."""
+    """Run an experiment of the repository. Options behind its name go to it: bayesmp experiment sine --help."""
+    if name in ("-h", "--help"):
+        typer.echo("Usage: bayesmp experiment [NAME] [OPTIONS OF THE EXPERIMENT]\n")
+        name = ""
     found = {path.parent.name: path for path in sorted(EXPERIMENTS.glob("*/run.py"))}
     if not found:
         _fail(

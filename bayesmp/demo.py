@@ -89,7 +89,7 @@ def run_demo(*, seed: int = 0, epochs: int = EPOCHS, progress: bool | None = Non
 def score(network: Network, x: Floats, y: Floats) -> Scores:
     """Scores of the network's predictive Gaussians at x (n, 1) against y (n,)."""
     prediction = network.predict(x)
-    mean, std = prediction.mean[:, 0], prediction.std[:, 0]
+    mean, std = prediction.mean, prediction.std
     return Scores(
         metrics.rmse(mean, y),
         metrics.gaussian_nll(mean, std.square(), y),

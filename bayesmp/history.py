@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,10 +18,10 @@ class EpochRecord:
     """One epoch: how far it went, what it rejected, how well the batches were predicted before each visit."""
 
     epoch: int
-    steps: tuple[float, ...]  # mean share of the proposed change taken, per layer with weights
-    n_rejected: int  # messages of which only the slope was used (no positive precision)
+    steps: tuple[float, ...]  # mean share of the proposed change taken, per layer with weights; near 1 is calm
+    n_rejected: int  # messages of which only the slope was used (no positive precision): 5 to 30 % are usual
     rejected_share: float  # of all messages on the network's edges
-    max_change: float  # largest change of a weight's mean in one visit, in posterior std
+    max_change: float  # largest change of a weight's mean in one visit, in posterior std; `loo["moved"]` tells more
     metrics: dict[str, float]  # means over the training data, each batch predicted just before its visit
     seconds: float  # with the refresh of the belief, if there was one
     loo: dict[str, float] = field(default_factory=dict)
@@ -70,9 +70,11 @@ class History:
         """A field of the records or one of their metrics, over the epochs."""
         if name in ("loo_nll", "loo_error"):
             return self.loo_nll if name == "loo_nll" else self.loo_error
+        if name == "step":
+            return [sum(record.steps) / len(record.steps) for record in self.records]
         if self.records and name in self.records[0].metrics:
             return [record.metrics[name] for record in self.records]
-        known = ["epoch", "n_rejected", "rejected_share", "max_change", "seconds", "loo_nll", "loo_error"]
+        known = ["epoch", "step", "n_rejected", "rejected_share", "max_change", "seconds", "loo_nll", "loo_error"]
         if name not in known:
             known += list(self.records[0].metrics) if self.records else []
             raise ValueError(f"unknown column {name!r}; available: {known}")
@@ -83,18 +85,38 @@ class History:
         if not self.records:
             return {}
         found = {name: self.column(name) for name in self.records[0].metrics}
-        found["step"] = [sum(record.steps) / len(record.steps) for record in self.records]
+        found["step"] = self.column("step")
         if any(record.loo for record in self.records):
             found["loo_nll"] = self.loo_nll
         return found
 
-    def to_rows(self) -> list[dict[str, Any]]:
-        """Plain dictionaries, e.g. for JSON or a data frame."""
+    def to_rows(self) -> list[dict[str, float]]:
+        """One flat dictionary per epoch, e.g. for a data frame: "epoch", every metric, and the other columns."""
+        if not self.records:
+            return []
+        names = ["epoch", *self.records[0].metrics, "loo_nll", "loo_error"]
+        names += ["step", "rejected_share", "n_rejected", "max_change", "seconds"]
+        columns = [self.column(name) for name in names]
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        return [{**row, "epoch": record.epoch} for row, record in zip(rows, self.records, strict=True)]
+
+    def snapshot(self) -> History:
+        """The history so far, which no later epoch changes."""
+        return History(list(self.records), self.stopped)
+
+    def plot(self, ax: Any = None, *, names: Sequence[str] | None = None) -> Any:
+        """Draw it (`plots.training_history`); needs matplotlib."""
+        from bayesmp import plots
+
+        return plots.training_history(self.columns(), ax, names=names)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The records as a file holds them; `from_json` reads them."""
         return [asdict(record) for record in self.records]
 
     @classmethod
-    def from_rows(cls, rows: list[dict[str, Any]], stopped: str = "") -> History:
-        return cls([EpochRecord(**{**row, "steps": tuple(row["steps"])}) for row in rows], stopped)
+    def from_json(cls, records: list[dict[str, Any]], stopped: str = "") -> History:
+        return cls([EpochRecord(**{**record, "steps": tuple(record["steps"])}) for record in records], stopped)
 
 
 class EpochTally:

@@ -190,8 +190,9 @@ def as_array(values: Array) -> NDArray[Any]:
 
 
 def _same_shape(**named: Array) -> tuple[Floats, ...]:
-    """The values as float64, after a check that no silent broadcasting, (b,) against (b, 1), can happen."""
+    """The values as float64, after a check that nothing is broadcast silently; (b, 1) counts as (b,)."""
     arrays = {name: as_array(values).astype(np.float64) for name, values in named.items()}
+    arrays = {name: array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for name, array in arrays.items()}
     if len({array.shape for array in arrays.values()}) > 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise ValueError(f"all shapes must be equal, got {shapes}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -16,18 +17,17 @@ from bayesmp.belief import Belief, Layout
 from bayesmp.belief import from_state as belief_from_state
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.graph import Graph
-from bayesmp.heads import Argmax, ClassPrediction, Head, Regression, RegressionPrediction, Softmax
+from bayesmp.heads import Argmax, Head, Regression, Softmax
+from bayesmp.heads.base import P
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Gradient, Layer, Shape, Weights
 from bayesmp.layers.pooling import Pool2d
 from bayesmp.priors import RULES
 from bayesmp.regime import MOMENTS, Regime
 
-Prediction = RegressionPrediction | ClassPrediction
-
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
 # about 80 bytes at work in float32
-LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief")  # attributes that training changes
+LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief", "flat_targets")  # training changes them
 LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
@@ -44,7 +44,7 @@ class Slot:
     stop: int
 
 
-class Network:
+class Network(Generic[P]):
     """A Bayesian network: layers, a head, and what is believed about all weights.
 
     All weights of all layers live in one flat vector; `prior` and `marginal` are Gaussians of that shape, and the
@@ -53,21 +53,21 @@ class Network:
     What training learns beside the marginal, and `reset` takes back: `regime`, how sweeps are done; `sum_share`, one
     number per layer, how much of the variance of its sums is left when the correlations between its weights are
     counted in sweeps (schedules/metric.py); and `belief`, the joint belief about all weights that predictions are made
-    with (belief.py), None before the first training.
+    with (belief.py), None before the first training; and `flat_targets`, whether targets came as (n,), not (n, 1).
 
     Args:
         layers: in order, e.g. [Linear(1, 16), LeakyReLU(), Linear(16, 1)].
         head: Regression(noise_var), Softmax() or Argmax().
         seed: draws the means at which training starts, which break the symmetry between units.
         input_shape: shape of one example. Needed only for networks that start with images and whose size cannot be
-            found from a Linear layer behind a Flatten.
+            found from a Linear layer behind a Flatten; where several sizes fit, the training data decide.
         prior: rule for the prior variances of layers that are given none, "narrow" or "paper" (priors.py).
     """
 
     def __init__(
         self,
         layers: Sequence[Layer],
-        head: Head,
+        head: Head[P],
         *,
         seed: int = 0,
         input_shape: Sequence[int] | None = None,
@@ -80,6 +80,7 @@ class Network:
         self.head = head
         self.seed = seed
         self.prior_rule = prior
+        self._asks_data = input_shape is None  # for the size of images, where layers fit several
         self.input_shape = _find_input_shape(self.layers, input_shape)
         self.shapes = _shapes_along(self.layers, self.input_shape)  # shapes[k]: input of layer k; last: output
         self.n_outputs = head.n_outputs(self.shapes[-1])
@@ -94,6 +95,8 @@ class Network:
         self.sum_share = torch.ones(len(self.layers))
         self.regime = MOMENTS
         self.belief: Belief | None = None
+        self.flat_targets = False
+        self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
         self.head_log_weights = head.prior_log_weights().float()
 
     # --- state -------------------------------------------------------------------------------------------------------
@@ -110,6 +113,11 @@ class Network:
 
     @prior.setter
     def prior(self, belief: Gaussian) -> None:
+        if hasattr(self, "_prior") and belief is self.marginal:
+            raise ValueError(
+                "net.prior = net.marginal would take what was learned as the prior but drop all correlations between "
+                "weights, which makes it far too sure; train on old and new data together instead"
+            )
         self._exact_prior = belief.map(lambda part: part.to(device="cpu", dtype=torch.float64, copy=True))
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
         self.start = self._exact_prior.mean
@@ -126,7 +134,9 @@ class Network:
     def n_weights(self) -> int:
         return self.slots[-1].stop
 
-    def to(self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Network:
+    def to(
+        self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | None = None
+    ) -> Network[P]:
         """Move the beliefs to a device or a dtype (torch.float32 or torch.float64), in place."""
         if isinstance(device, torch.dtype):
             device, dtype = None, device
@@ -135,6 +145,11 @@ class Network:
         was_prior = torch.equal(self.prior.tau, self.marginal.tau) and torch.equal(self.prior.rho, self.marginal.rho)
         dtype = dtype or self.dtype
         device = self.device if device is None else torch.device(device)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(
+                f"cannot move to {str(device)!r}: PyTorch sees no CUDA device here (torch.cuda.is_available() is "
+                "False); stay on 'cpu', or install a CUDA build of PyTorch on a machine with a GPU"
+            )
         self.marginal = self.marginal.map(lambda part: part.to(device=device, dtype=dtype, copy=True))
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
         if was_prior:
@@ -144,6 +159,24 @@ class Network:
         self.belief = None if self.belief is None else self.belief.to(device, dtype)
         return self
 
+    def take_shape(self, shape: Sequence[int]) -> None:
+        """Take the size of images from the training data, where it was not given and all layers fit it as well."""
+        if not self._asks_data or len(shape) != 3 or len(self.input_shape) != 3:
+            return
+        try:
+            shapes = _shapes_along(self.layers, tuple(shape))
+        except ValueError:
+            return
+        self.input_shape, self.shapes = shapes[0], shapes
+
+    def cuda(self) -> Network[P]:
+        """`to("cuda")`."""
+        return self.to("cuda")
+
+    def cpu(self) -> Network[P]:
+        """`to("cpu")`."""
+        return self.to("cpu")
+
     def reset(self) -> None:
         """Forget all data: the marginal becomes the prior again."""
         self.marginal = self.prior.map(torch.clone)
@@ -151,6 +184,10 @@ class Network:
         self.sum_share = torch.ones_like(self.sum_share)
         self.regime = MOMENTS
         self.belief = None
+        self.flat_targets = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "run": None}  # a copy, or one in another process, belongs to no run
 
     def learned(self) -> dict[str, Any]:
         """What training has learned, and `reset` takes back, by name."""
@@ -212,6 +249,7 @@ class Network:
             "seed": self.seed,
             "input_shape": self.input_shape,
             "prior": self.prior_rule,
+            "flat_targets": self.flat_targets,
             "regime": self.regime.to_json(),
             "belief": None if self.belief is None else self.belief.description(),
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -272,7 +310,7 @@ class Network:
     # --- prediction --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict(self, x: Any, *, batch_size: int | None = None, joint: bool = True) -> Any:
+    def predict(self, x: Any, *, batch_size: int | None = None, joint: bool = True) -> P:
         """Predictions for new inputs, deterministic: no sampling.
 
         Args:
@@ -284,8 +322,9 @@ class Network:
                 network that was never trained has no joint belief.
 
         Returns:
-            RegressionPrediction (.mean .epistemic_var .noise_var .var .std .interval) or ClassPrediction (.probs
-            .entropy .epistemic .aleatoric .label), on the network's device.
+            RegressionPrediction (.mean .epistemic_var .noise_var .var .std .interval .quantile .log_prob .sample), of
+            shape (n,) if the targets in training were; or ClassPrediction (.probs .label .entropy .epistemic
+            .aleatoric .log_prob .sample); on the network's device.
         """
         x = checks.check_inputs(x, self.input_shape, self.dtype)
         with few_threads(self.device, n_products=self._products(joint=joint) * len(x)):
@@ -293,7 +332,10 @@ class Network:
                 self.head.predict(m_out, self.head_log_weights, covariance)
                 for m_out, covariance in self._output_beliefs(x, batch_size, joint=joint)
             ]
-        return type(parts[0]).concatenate(parts)
+        found: Any = type(parts[0]).concatenate(parts)  # type: ignore[attr-defined]
+        return found.flat() if self.flat_targets else found
+
+    __call__ = predict
 
     def _output_beliefs(
         self, x: Tensor, batch_size: int | None, *, joint: bool
@@ -415,6 +457,7 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
             "networks had a joint belief; this version reads format 2: train the network again, or use that version"
         )
     network.regime = Regime(**found["regime"])
+    network.flat_targets = found.get("flat_targets", False)
     network.head.grid = file.tensor("head.grid").clone()
     network.head_log_weights = network.head.prior_log_weights().float()
     network.to(getattr(torch, found["dtype"]))
@@ -473,19 +516,21 @@ def _find_input_shape(layers: list[Layer], given: Sequence[int] | None) -> Shape
         return (first.n_in,)
     if isinstance(first, Conv2d) and any(isinstance(layer, Linear) for layer in layers):
         until = next(index for index, layer in enumerate(layers) if isinstance(layer, Linear))
-        for size in range(1, LARGEST_IMAGE + 1):
-            try:
-                shapes = _shapes_along(layers[: until + 1], (first.c_in, size, size))
-            except ValueError:
-                continue
-            if _is_pinned(layers[:until], shapes):
-                return shapes[0]
+        sizes = (size for size in range(1, LARGEST_IMAGE + 1) if _fits(layers[: until + 1], (first.c_in, size, size)))
+        if (size := next(sizes, None)) is not None:
+            return (first.c_in, size, size)
     raise ValueError(
         "the shape of one input cannot be found from the layers; pass input_shape, e.g. input_shape=(3, 32, 32)"
     )
 
 
-def _is_pinned(layers: list[Layer], shapes: list[Shape]) -> bool:
-    """Whether the image size shows behind these layers: a larger image would change their output."""
-    shape = (shapes[0][0], 2 * shapes[0][1] + 1, 2 * shapes[0][2] + 1)
-    return _shapes_along(layers, shape)[-1] != shapes[len(layers)]
+def _fits(layers: list[Layer], shape: Shape) -> bool:
+    """Whether images of this shape fit all layers, and their size shows behind all but the last: larger ones would
+    change what comes out there.
+    """
+    try:
+        shapes = _shapes_along(layers, shape)
+    except ValueError:
+        return False
+    larger = (shape[0], 2 * shape[1] + 1, 2 * shape[2] + 1)
+    return _shapes_along(layers[:-1], larger)[-1] != shapes[-2]

@@ -6,10 +6,12 @@ import math
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -93,9 +95,12 @@ class Trainer:
             raise TypeError(f"unknown options {unknown}; available: {known}{hint}")
         self.config = TrainConfig(**options) if config is None else config
         x, y = examples.as_arrays(x, y)
+        network.take_shape(np.shape(x)[1:])
         x = checks.check_inputs(x, network.input_shape, network.dtype)
-        y = network.head.check_targets(y, network.n_outputs)
+        given = y
+        y = network.head.check_targets(given, network.n_outputs)
         checks.check_lengths(x, y)
+        checks.warn_of_scale(x, y, stacklevel=3)
 
         self.network = network
         self.history = History()
@@ -107,7 +112,15 @@ class Trainer:
             self.config.schedule, network, self.sites, seed=self.config.seed, joint=self.config.joint
         )
         self._has_gradients = self._check_gradients()
+        if network.belief is not None:
+            warnings.warn(
+                "this network was trained before, and a new run starts from its prior: what it had learned is dropped. "
+                "To train on, keep the Trainer and call run() again; to start anew on purpose, call network.reset()",
+                stacklevel=2,
+            )
         network.reset()
+        network.flat_targets = np.ndim(given) == 1 and y.ndim == 2
+        network.run = weakref.ref(self)
         self.schedule.start(self.y, largest_batch=len(self.members[0]))
         self._refreshed_at = 0  # epoch
         self._last_mean = network.marginal.mean.clone()  # at that time
@@ -130,6 +143,14 @@ class Trainer:
             progress: show a progress bar; None shows it in a terminal only.
         """
         return self._train(epochs, max_epochs, progress, stacklevel=3)
+
+    def __repr__(self) -> str:
+        options = [f"{entry.name}={getattr(self.config, entry.name)!r}" for entry in fields(TrainConfig)]
+        defaults = [f"{entry.name}={entry.default!r}" for entry in fields(TrainConfig)]
+        chosen = "".join(f", {option}" for option, default in zip(options, defaults, strict=True) if option != default)
+        network = repr(self.network).split("\n")[0]
+        size = f"{len(self.x):,} examples in {len(self.members):,} batches"
+        return f"Trainer({network}, {size}, {self.n_epochs} epochs run{chosen})"
 
     def _train(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
         """`run`; a warning points at the caller this many frames up."""
@@ -158,7 +179,7 @@ class Trainer:
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
-        return self.history
+        return self.history.snapshot()
 
     def _check_gradients(self) -> bool:
         """Whether all layers can tell their gradients, without which there is no joint belief; the parallel schedule
@@ -176,6 +197,12 @@ class Trainer:
     def _check_network(self) -> None:
         """Make sure that the network is still in the state this run left it in."""
         network, sites = self.network, self.sites
+        if network.run is not None and network.run() is not self:
+            warnings.warn(
+                "another Trainer has taken this network over since; it goes back to what this run had learned",
+                stacklevel=5,
+            )
+            network.run = weakref.ref(self)
         if (network.dtype, network.device) != (sites.dtype, sites.device):
             raise ValueError(
                 f"this run is in {sites.dtype} on {sites.device}, its network now in {network.dtype} on "
@@ -211,7 +238,8 @@ class Trainer:
                 if is_auto and self._refreshed_at == epoch and self._at_rest():
                     return f"at rest after {epoch} epochs"
         if not is_auto:
-            return f"ran the {n_epochs} epochs asked for"
+            rest = "" if not self._has_gradients else "; at rest" if self._at_rest() else f"; {NOT_AT_REST} yet"
+            return f"ran the {n_epochs} epochs asked for{rest}"
         return f"{NOT_AT_REST} after {self.n_epochs} epochs, the limit"
 
     # --- the joint belief --------------------------------------------------------------------------------------------
@@ -281,7 +309,7 @@ class Trainer:
             "network": self.network.description(),
             "run": {
                 "config": asdict(self.config),
-                "history": self.history.to_rows(),
+                "history": self.history.to_json(),
                 "counters": {name: getattr(self.schedule, name) for name in self.schedule.counters},
                 "refreshed_at": self._refreshed_at,
                 "stopped": self.history.stopped,
@@ -317,6 +345,7 @@ class Trainer:
             run = file.header["run"]
             network = from_file(file, classes).to(_find_device(device, run["device"], file.path))
             reached = network.learned()
+            network.reset()
             trainer = cls(network, x, y, TrainConfig(**run["config"]))
             for name, part in (("x", trainer.x), ("y", trainer.y)):
                 _check_same(name, part, run["data"][name], file.path)
@@ -326,7 +355,7 @@ class Trainer:
         trainer.sites.recount()
         for name, value in run["counters"].items():
             setattr(trainer.schedule, name, value)
-        trainer.history = History.from_rows(run["history"], stopped=run["stopped"])
+        trainer.history = History.from_json(run["history"], stopped=run["stopped"])
         trainer._refreshed_at = run["refreshed_at"]
         network.learn(reached)
         return trainer

@@ -35,7 +35,7 @@ def class_scores(probs: Array, y: Array) -> dict[str, float]:
 
 def regression_scores(prediction: RegressionPrediction, y: Array) -> dict[str, float]:
     """RMSE and NLL of one output; NaN if a prediction is not finite."""
-    mean, var = prediction.mean[:, 0], prediction.var[:, 0]
+    mean, var = prediction.mean, prediction.var
     if not (mean.isfinite().all() and var.isfinite().all()):
         return {"RMSE": math.nan, "NLL": math.nan}
     return {"RMSE": metrics.rmse(mean, y), "NLL": metrics.gaussian_nll(mean, var, y)}

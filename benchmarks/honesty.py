@@ -106,7 +106,7 @@ def table_task(table: Table, seed: int, *, on_test: bool = False) -> Task:
 def scores(network: bmp.Network, history: bmp.History, task: Task) -> dict[str, Any]:
     """The columns of a row but for the time."""
     prediction = network.predict(task.x_held_out)
-    mean, std = prediction.mean[:, 0].cpu(), prediction.std[:, 0].cpu()
+    mean, std = prediction.mean.cpu(), prediction.std.cpu()
     found: dict[str, Any] = regression_scores(prediction, task.y_held_out)
     found["leave-one-out NLL"] = history.loo_nll[-1]
     found[COVERAGE] = metrics.coverage(mean, std, task.y_held_out, LEVEL) if std.isfinite().all() else math.nan

@@ -66,9 +66,14 @@ def test_coverage_refuses_a_level_that_is_no_probability(level):
 
 
 def test_shapes_that_would_broadcast_are_refused():
-    """(b, 1) against (b,) would silently give the mean over all b x b pairs."""
     with pytest.raises(ValueError, match="shapes must be equal"):
-        metrics.rmse(np.zeros((5, 1)), np.zeros(5))
+        metrics.rmse(np.zeros((5, 2)), np.zeros(5))
+
+
+def test_a_single_column_is_no_pair_of_all_with_all():
+    """(b, 1) against (b,) would be broadcast to b x b pairs."""
+    mean, y = np.arange(5.0)[:, None], np.arange(5.0) + 2.0
+    assert metrics.rmse(mean, y) == metrics.rmse(y, mean) == 2.0
 
 
 @pytest.mark.parametrize("bad", [[float("nan")], []])

@@ -7,7 +7,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = dict(re.findall(r"## (\w+)\n+```python\n(.*?)```", TEXT, flags=re.DOTALL))
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, flags=re.DOTALL | re.MULTILINE))
+EXAMPLES = {
+    name: "\n".join(blocks)  # those of a section go on where the one before ended
+    for name, text in SECTIONS.items()
+    if (blocks := re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+}
 
 
 def run(name):
@@ -19,7 +24,7 @@ def run(name):
 
 def test_every_python_block_is_tested():
     assert set(EXAMPLES) == {"Regression", "Classification"}
-    assert TEXT.count("```python") == len(EXAMPLES)
+    assert TEXT.count("```python") == sum(text.count("```python") for text in SECTIONS.values())
 
 
 def test_regression_example():

@@ -134,7 +134,7 @@ def test_a_number_of_epochs_is_kept_to():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         history = bmp.fit(network, x, y, epochs=7, **options)
-    assert len(history) == 7 and history.stopped == "ran the 7 epochs asked for"
+    assert len(history) == 7 and history.stopped == "ran the 7 epochs asked for; not at rest yet"
 
 
 @pytest.mark.parametrize("epochs", ["automatic", 0, -1, 2.5, None])

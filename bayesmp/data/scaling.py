@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 CHUNK = 64  # rows; a float64 copy of a whole image set would take gigabytes, one of a few rows stays in the cache
 
@@ -17,16 +19,17 @@ class Scaling:
     std: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, x: NDArray[Any], *, per_feature: bool | None = None) -> "Scaling":
+    def fit(cls, x: Any, *, per_feature: bool | None = None) -> "Scaling":
         """The moments of x, one row per example.
 
         Args:
-            x: training data, (n, ...).
+            x: training data, (n, ...): an array, a tensor, a DataFrame of numbers, or nested lists.
             per_feature: one mean and std per column. Default: for tables (n, d), but not for images or targets.
 
         Note:
             A constant column has std 0; it is divided by 1 instead and so becomes 0.
         """
+        x = _as_array(x)
         if x.size == 0:
             raise ValueError(f"cannot standardise by an empty array of shape {x.shape}")
         per_feature = x.ndim == 2 if per_feature is None else per_feature
@@ -42,25 +45,55 @@ class Scaling:
         constant = std <= 1e-12 * np.maximum(1.0, np.abs(mean))
         return cls(mean, np.where(constant, 1.0, std))
 
-    def apply(self, x: NDArray[Any]) -> NDArray[Any]:
-        """(x - mean) / std, in x's own floating type, or float32 for integers such as pixels."""
+    def apply(self, x: Any) -> Any:
+        """(x - mean) / std, in x's own floating type, or float32 for integers such as pixels; a tensor for a tensor."""
+        if isinstance(x, Tensor):
+            return torch.as_tensor(self.apply(x.detach().cpu().numpy())).to(x.device)
+        x = _as_array(x)
         out = x.astype(x.dtype if np.issubdtype(x.dtype, np.floating) else np.float32)
         out -= self.mean.astype(out.dtype)
         out /= self.std.astype(out.dtype)
         return out
 
-    def undo(self, x: NDArray[Any]) -> NDArray[Any]:
-        """x * std + mean: predictions back in the units of the data (standard deviations need `* std` alone)."""
-        return np.asarray(x * self.std + self.mean)
+    def undo(self, x: Any) -> Any:
+        """x * std + mean: predictions back in the units of the data; a tensor for a tensor.
+
+        Standard deviations need `* std` alone; `prediction.undo(scaling)` does the right thing for each of its parts.
+        """
+        if isinstance(x, Tensor):
+            return x * torch.as_tensor(self.std).to(x) + torch.as_tensor(self.mean).to(x)
+        return np.asarray(_as_array(x) * self.std + self.mean)
 
 
-def standardise(
-    train: NDArray[Any], *others: NDArray[Any], per_feature: bool | None = None
-) -> tuple[NDArray[Any], ...]:
-    """The training data and the others, all scaled with the training data's mean and std.
+def _as_array(x: Any) -> NDArray[Any]:
+    """An array of numbers, or a ValueError."""
+    if isinstance(x, Tensor):
+        return x.detach().cpu().numpy()
+    try:
+        array = np.asarray(x)
+        array = array.astype(np.float64) if array.dtype == object else array
+    except (TypeError, ValueError) as error:
+        array, why = np.asarray(""), str(error)
+    else:
+        why = f"it holds {array.dtype}"
+    if array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"only numbers can be standardised, got {type(x).__name__}: {why}; encode columns of text first, e.g. with "
+            "pandas.get_dummies"
+        )
+    return array
+
+
+def standardise(train: Any, *others: Any, per_feature: bool | None = None) -> tuple[Any, ...]:
+    """The training data and the others, all scaled with the training data's mean and std: arrays, or tensors for
+    tensors.
 
     Images (n, c, h, w) get one mean and std in all, tables (n, d) one per column; `per_feature` overrides this,
-    e.g. for flattened images. Use `Scaling` itself where the map must be undone.
+    e.g. for flattened images. Use `Scaling` itself where the map must be undone, as for targets:
+
+        scaling = Scaling.fit(y_train)
+        fit(network, x_train, scaling.apply(y_train))
+        prediction = network.predict(x_test).undo(scaling)
     """
     scaling = Scaling.fit(train, per_feature=per_feature)
     return tuple(scaling.apply(x) for x in (train, *others))

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Shape
 
+P = TypeVar("P", default=Any)  # what the head predicts with
 
-class Head(ABC):
-    """The factor between the network's outputs and the targets."""
+
+class Head(ABC, Generic[P]):
+    """The factor between the network's outputs and the targets; P is the type of its predictions."""
 
     grid: Tensor  # (k,) candidate values of the constant, float64 on the CPU
     is_heard_in_training = False  # whether messages to the outputs depend on the constant
@@ -86,7 +89,7 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> Any:
+    def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> P:
         """Predictions from the moments of the outputs, and their covariances (b, o, o) where they are known."""
 
     @abstractmethod

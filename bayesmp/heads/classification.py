@@ -37,6 +37,8 @@ PROBIT_SLOPE = 1.702  # Phi(x) is nearest to the logistic function of this times
 class ClassPrediction:
     """Class probabilities, and the moments of the outputs they come from.
 
+    `prediction[rows]` takes some of its rows, `len(prediction)` counts them.
+
     Attributes:
         probs: (n, c), each row sums to 1.
         mean, epistemic_var: moments of the network's outputs (n, c), before the link.
@@ -63,6 +65,27 @@ class ClassPrediction:
     def aleatoric(self) -> Tensor:
         """The rest of the entropy, which no data would take away: entropy - epistemic."""
         return self.entropy - self.epistemic
+
+    def log_prob(self, y: Any) -> Tensor:
+        """Log-probability of the true labels y (n,); its mean is the log-likelihood of a test set."""
+        labels = checks.check_labels(y, self.probs.shape[1]).to(self.probs.device)
+        if len(labels) != len(self):
+            raise ValueError(f"y must hold one label per row of the prediction, {len(self)}, got {len(labels)}")
+        tiny = torch.finfo(self.probs.dtype).tiny
+        return self.probs.gather(1, labels[:, None])[:, 0].clamp_min(tiny).log()
+
+    def sample(self, n: int = 1, *, seed: int = 0) -> Tensor:
+        """n draws (n, len) of labels, each independent of the others."""
+        n = checks.check_positive_int(n, "n")
+        draws = torch.rand(n, len(self), 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        below = draws.to(self.probs.device) > self.probs.double().cumsum(1)
+        return below.sum(2).clamp_max(self.probs.shape[1] - 1)
+
+    def __len__(self) -> int:
+        return len(self.probs)
+
+    def __getitem__(self, rows: Any) -> ClassPrediction:
+        return ClassPrediction(self.probs[rows], self.mean[rows], self.epistemic_var[rows], self.epistemic[rows])
 
     @staticmethod
     def concatenate(parts: list[ClassPrediction]) -> ClassPrediction:
@@ -99,7 +122,7 @@ def _root(covariance: Tensor) -> Tensor:
     return factor.to(covariance)
 
 
-class _Classifier(Head):
+class _Classifier(Head[ClassPrediction]):
     """What both heads share: labels, and P(c) = softmax(scale * mean / sqrt(1 + pi/8 scale^2 var)) averaged over
     scale.
     """

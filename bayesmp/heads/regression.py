@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from statistics import NormalDist
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,13 +18,25 @@ from bayesmp.heads.base import Head, certain_grid, log_grid
 NOISE_GRID = (1e-7, 1e3, 240)  # lowest and highest noise variance considered, and how many: steps of 10 %
 
 
+class Scaling(Protocol):
+    """The map y -> (y - mean) / std, as data.Scaling has it."""
+
+    @property
+    def mean(self) -> Any: ...
+
+    @property
+    def std(self) -> Any: ...
+
+
 @dataclass(frozen=True)
 class RegressionPrediction:
     """Predictive Gaussians, one per row and output: what the network believes, and the noise around it.
 
+    `prediction[rows]` takes some of its rows, `len(prediction)` counts them.
+
     Attributes:
-        mean: predictive mean (n, o).
-        epistemic_var: variance from not knowing the weights (n, o); shrinks with data.
+        mean: predictive mean, (n, o), or (n,) if the network was trained on targets of shape (n,).
+        epistemic_var: variance from not knowing the weights, of the same shape; shrinks with data.
         noise_var: variance of the noise around the function, a scalar; does not.
     """
 
@@ -44,8 +57,48 @@ class RegressionPrediction:
         """Lower and upper end of the central interval that holds a new target with this probability."""
         if not 0.0 < level < 1.0:
             raise ValueError(f"level must lie strictly between 0 and 1, got {level}")
-        reach = math.sqrt(2.0) * float(torch.special.erfinv(torch.tensor(level, dtype=torch.float64))) * self.std
-        return self.mean - reach, self.mean + reach
+        return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
+
+    def quantile(self, p: float) -> Tensor:
+        """The value below which a new target lies with probability p."""
+        if not 0.0 < p < 1.0:
+            raise ValueError(f"p must lie strictly between 0 and 1, got {p}")
+        return self.mean + NormalDist().inv_cdf(p) * self.std
+
+    def log_prob(self, y: Any) -> Tensor:
+        """Log-density of new targets y, one number per target; its mean is the log-likelihood of a test set."""
+        y = checks.as_tensor(y, "y").to(self.mean)
+        y = y.reshape(self.mean.shape) if y.numel() == self.mean.numel() and len(y) == len(self) else y
+        if y.shape != self.mean.shape:
+            raise ValueError(f"y must have the shape of the prediction, {tuple(self.mean.shape)}, got {tuple(y.shape)}")
+        return -0.5 * ((y - self.mean).square() / self.var + torch.log(2.0 * math.pi * self.var))
+
+    def sample(self, n: int = 1, *, seed: int = 0) -> Tensor:
+        """n draws (n, *mean.shape) of new targets, each independent of the others; whole functions come from
+        `network.sample_functions`.
+        """
+        n = checks.check_positive_int(n, "n")
+        generator = torch.Generator().manual_seed(seed)
+        draws = torch.randn(n, *self.mean.shape, generator=generator, dtype=torch.float64)
+        return self.mean + self.std * draws.to(self.mean)
+
+    def undo(self, scaling: Scaling) -> RegressionPrediction:
+        """The same prediction in the units that targets had before `scaling` (data.Scaling) standardised them."""
+        std = torch.as_tensor(scaling.std).to(self.mean)
+        mean = torch.as_tensor(scaling.mean).to(self.mean)
+        return RegressionPrediction(
+            self.mean * std + mean, self.epistemic_var * std.square(), self.noise_var * std.square()
+        )
+
+    def flat(self) -> RegressionPrediction:
+        """One output: (n,) instead of (n, 1)."""
+        return RegressionPrediction(self.mean[:, 0], self.epistemic_var[:, 0], self.noise_var)
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def __getitem__(self, rows: Any) -> RegressionPrediction:
+        return RegressionPrediction(self.mean[rows], self.epistemic_var[rows], self.noise_var)
 
     @staticmethod
     def concatenate(parts: list[RegressionPrediction]) -> RegressionPrediction:
@@ -56,7 +109,7 @@ class RegressionPrediction:
         )
 
 
-class Regression(Head):
+class Regression(Head[RegressionPrediction]):
     """y = output + N(0, noise_var), one target per output.
 
     Args:

@@ -47,7 +47,7 @@ def run_case(case: Case, *, epochs: int, seed: int) -> tuple[Network, dict[str, 
     scores = score(network, *sine(1000, high=case.high, noise_std=NOISE_STD, seed=seed + 1_000_000))
     return network, {
         "network": case.name,
-        "train_rmse": metrics.rmse(network.predict(x).mean[:, 0], y),
+        "train_rmse": metrics.rmse(network.predict(x).mean, y),
         "test_rmse": scores.rmse,
         "test_nll": scores.nll,
         "in_90": scores.coverage[1],

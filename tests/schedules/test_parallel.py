@@ -239,6 +239,7 @@ def test_visiting_a_batch_again_replaces_its_site():
         visit(trainer, 0)
     assert_same_posterior(network.marginal, before, 1e-9)
 
+    network.reset()
     trainer = bmp.Trainer(network, x.repeat(2, 1), y.repeat(2, 1), batch_size=5)
     trainer.run(60)
     data_before, data_after = before.rho - network.prior.rho, network.marginal.rho - network.prior.rho
@@ -353,7 +354,7 @@ def test_without_its_own_pull_an_example_finds_what_the_others_know(batch_size):
     layer = bmp.Linear(n * n_each, 1, bias=False, weight_prior=(0.01, 0.02))
     trainer = bmp.Trainer(bmp.Network([layer], bmp.Regression(0.1)).to(torch.float64), x, y, batch_size=batch_size)
     trainer.run(100)
-    unseen, learned = 0.01 * x.sum(1), trainer.network.predict(x).mean[:, 0]
+    unseen, learned = 0.01 * x.sum(1), trainer.network.predict(x).mean.flatten()
     assert ((learned - unseen) > 0.8 * (y[:, 0] - unseen)).all(), "the weights have learned it"
     for row, rows in enumerate(trainer.members):
         batch = Batch(SiteIndex(row, torch.tensor([row])), trainer.x[rows], trainer.y[rows])

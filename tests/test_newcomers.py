@@ -1,0 +1,233 @@
+"""What people who come from PyTorch or scikit-learn try first: it works, or one sentence says what to do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import bayesmp as bmp
+from bayesmp.data import Scaling, standardise
+from tests.helpers import blobs, linear_data, mlp
+
+
+@pytest.fixture(scope="module")
+def regression() -> tuple[bmp.Network, torch.Tensor, torch.Tensor]:
+    x, y = linear_data(60)
+    network = mlp([3, 6, 1], bmp.Regression("learn"), seed=0)
+    bmp.fit(network, x, y.flatten(), epochs=30, progress=False)
+    return network, x, y.flatten()
+
+
+@pytest.fixture(scope="module")
+def classes() -> tuple[bmp.Network, torch.Tensor, torch.Tensor]:
+    x, y = blobs(60)
+    network = mlp([2, 6, 3], bmp.Argmax(), seed=0)
+    bmp.fit(network, x, y, epochs=10, progress=False)
+    return network, x, y
+
+
+# --- scale -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda x, y: (x + 1000, y), r"column \d has mean 1e\+03 and standard deviation .*bayesmp.data.standardise"),
+        (lambda x, y: (x * torch.tensor([1.0, 1e6, 1.0]), y), "column 1 has mean"),
+        (lambda x, y: (x * 1e-4, y), "no column is larger than"),
+        (lambda x, y: (x, y * 1e-3), "y is not scaled"),
+        (lambda x, y: (x, y * 100), "y is not scaled"),
+    ],
+)
+def test_data_that_are_not_scaled_come_with_a_warning_and_the_remedy(change, words):
+    x, y = change(*linear_data(40))
+    with pytest.warns(UserWarning, match=words):
+        bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.1)), x, y)
+
+
+def test_images_from_0_to_255_come_with_a_warning():
+    images = torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8)
+    network = bmp.Network([bmp.Conv2d(1, 2, 3), bmp.Flatten(), bmp.Linear(72, 2)], bmp.Argmax())
+    with pytest.warns(UserWarning, match="x is not scaled: an input has mean"):
+        bmp.Trainer(network, images, torch.zeros(20, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "list", "frame"])
+def test_standardise_takes_what_people_have(kind):
+    values = np.random.default_rng(0).normal(5.0, 3.0, (50, 2))
+    if kind == "frame":
+        given = pytest.importorskip("pandas").DataFrame(values, columns=["a", "b"])
+    else:
+        given = {"array": values, "tensor": torch.as_tensor(values), "list": values.tolist()}[kind]
+    train, other = standardise(given, given[:10])
+    assert isinstance(train, torch.Tensor if kind == "tensor" else np.ndarray) and len(other) == 10
+    np.testing.assert_allclose(np.asarray(train), (values - values.mean(0)) / values.std(0), rtol=1e-12, atol=1e-12)
+
+
+def test_text_cannot_be_standardised():
+    with pytest.raises(ValueError, match=r"only numbers can be standardised.*get_dummies"):
+        standardise(np.array([["a", "b"]]))
+
+
+def test_predictions_come_back_to_the_units_of_the_targets(regression):
+    """Against the same map by hand, as a table of several targets has it."""
+    network, x, _ = regression
+    scaling = Scaling(np.asarray(7.0), np.asarray(3.0))
+    plain, found = network.predict(x), network.predict(x).undo(scaling)
+    torch.testing.assert_close(found.mean, 3.0 * plain.mean + 7.0)
+    torch.testing.assert_close(found.std, 3.0 * plain.std)
+    torch.testing.assert_close(found.noise_var, 9.0 * plain.noise_var)
+    torch.testing.assert_close(scaling.undo(plain.mean), found.mean)
+
+
+# --- predictions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(60,), (60, 1)])
+def test_predictions_have_the_shape_of_the_targets(shape, tmp_path):
+    x, y = linear_data(60)
+    network = mlp([3, 4, 1], bmp.Regression(0.1))
+    bmp.fit(network, x, y.reshape(shape), epochs=2, progress=False)
+    network.save(tmp_path / "model.safetensors")
+    for found in (network, bmp.load(tmp_path / "model.safetensors")):
+        prediction = found.predict(x)
+        assert prediction.mean.shape == prediction.std.shape == prediction.interval()[0].shape == shape
+        assert found.predict(x, joint=False).epistemic_var.shape == shape
+    assert bmp.metrics.rmse(prediction.mean, y) == bmp.metrics.rmse(prediction.mean, y.flatten())
+
+
+def test_a_prediction_of_numbers_is_a_distribution(regression):
+    network, x, y = regression
+    prediction = network(x)
+    truth = torch.distributions.Normal(prediction.mean, prediction.std)
+    assert len(prediction) == 60 and len(prediction[:5]) == 5
+    assert torch.equal(prediction[3:5].mean, prediction.mean[3:5])
+    torch.testing.assert_close(prediction.log_prob(y), truth.log_prob(y.to(prediction.mean)))
+    torch.testing.assert_close(prediction.quantile(0.2), truth.icdf(torch.tensor(0.2)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(prediction.interval(0.8)[1], prediction.quantile(0.9))
+    draws = prediction.sample(4000)
+    assert draws.shape == (4000, 60) and torch.equal(draws, prediction.sample(4000))
+    assert ((draws.mean(0) - prediction.mean).abs() < 5 * prediction.std / math.sqrt(4000)).all()
+    torch.testing.assert_close(draws.std(0), prediction.std, rtol=0.08, atol=0.0)
+    with pytest.raises(ValueError, match=r"between 0 and 1, got 1\.5"):
+        prediction.quantile(1.5)
+    with pytest.raises(ValueError, match=r"shape of the prediction, \(60,\), got \(7,\)"):
+        prediction.log_prob(y[:7])
+
+
+def test_a_prediction_of_classes_is_a_distribution(classes):
+    network, x, y = classes
+    prediction = network(x)
+    truth = torch.distributions.Categorical(prediction.probs)
+    assert len(prediction) == 60 and torch.equal(prediction[2:4].probs, prediction.probs[2:4])
+    torch.testing.assert_close(prediction.log_prob(y), truth.log_prob(y), rtol=1e-4, atol=1e-5)
+    shares = torch.nn.functional.one_hot(prediction.sample(4000), 3).float().mean(0)
+    assert (shares - prediction.probs).abs().max() < 0.04
+    with pytest.raises(ValueError, match="one label per row of the prediction, 60, got 7"):
+        prediction.log_prob(y[:7])
+
+
+# --- what may be handed in -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convert", [lambda y: y.float(), lambda y: y.int(), lambda y: y.tolist(), lambda y: y.numpy()])
+def test_labels_of_any_kind_of_whole_number(convert):
+    x, y = blobs(40)
+    found, expected = (mlp([2, 4, 3], bmp.Argmax()) for _ in range(2))
+    bmp.fit(found, x, convert(y), epochs=2, progress=False)
+    bmp.fit(expected, x, y, epochs=2, progress=False)
+    assert torch.equal(found.marginal.tau, expected.marginal.tau)
+
+
+def test_labels_that_are_true_or_false():
+    x, y = blobs(40)
+    bmp.fit(mlp([2, 4, 2], bmp.Argmax()), x, y == 1, epochs=1, progress=False)
+
+
+def test_whole_numbers_as_inputs_and_one_input_as_a_vector():
+    x = torch.arange(-10, 10)
+    network = mlp([1, 4, 1], bmp.Regression(0.1))
+    bmp.fit(network, x, torch.sin(x.float()), epochs=1, progress=False)
+    assert network.predict([1.0, 2.0, 3.0]).mean.shape == (3,)
+
+
+def test_a_frame_with_text_names_its_columns():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"size": [1.0, 2.0], "town": ["a", "b"], "sold": [True, False]})
+    with pytest.raises(ValueError, match=r"x has columns that are not numbers: town; encode them"):
+        bmp.fit(mlp([3, 4, 1], bmp.Regression(0.1)), frame, [0.0, 1.0])
+    bmp.fit(mlp([2, 4, 1], bmp.Regression(0.1)), frame[["size", "sold"]], [0.0, 1.0], epochs=1, progress=False)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("move", [lambda net: net.to("cuda"), lambda net: net.cuda()])
+def test_a_gpu_that_is_not_there_is_said_in_one_sentence(move):
+    with pytest.raises(ValueError, match=r"PyTorch sees no CUDA device here.*stay on 'cpu'"):
+        move(mlp([2, 4, 3], bmp.Argmax()))
+    network = mlp([2, 4, 3], bmp.Argmax())
+    assert network.cpu() is network
+
+
+@pytest.mark.parametrize("size", [27, 28])
+def test_the_size_of_images_is_taken_from_the_data_where_several_fit(size):
+    layers = [bmp.Conv2d(1, 4, 5, stride=2), bmp.LeakyReLU(), bmp.Flatten(), bmp.Linear(576, 3)]
+    x, y = torch.randn(12, 1, size, size, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    network = bmp.Network(layers, bmp.Argmax())
+    bmp.fit(network, x, y, epochs=1, progress=False)
+    assert network.input_shape == (1, size, size) and network.predict(x).probs.shape == (12, 3)
+    with pytest.raises(ValueError, match=rf"\(n, 1, {size}, {size}\).*got \(12, 1, 33, 33\)"):
+        network.predict(torch.zeros(12, 1, 33, 33))
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_posterior_without_correlations_is_no_prior(regression):
+    network, *_ = regression
+    with pytest.raises(ValueError, match="drop all correlations"):
+        network.prior = network.marginal
+
+
+def test_a_history_is_that_of_its_run():
+    x, y = linear_data(20)
+    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.1)), x, y)
+    first = trainer.run(2, progress=False)
+    trainer.run(3, progress=False)
+    assert len(first) == 2 and len(trainer.history) == 5
+
+
+def test_a_history_is_a_table():
+    pandas = pytest.importorskip("pandas")
+    x, y = linear_data(20)
+    history = bmp.fit(mlp([3, 4, 1], bmp.Regression(0.1)), x, y, epochs=3, progress=False)
+    frame = pandas.DataFrame(history.to_rows())
+    assert {"epoch", "rmse", "nll", "loo_nll", "loo_error", "step", "seconds"} <= set(frame.columns)
+    assert list(frame["epoch"]) == [1, 2, 3] and list(frame["step"]) == history.column("step")
+    assert set(history.columns()) <= set(frame.columns)
+
+
+def test_pictures_are_at_hand():
+    pytest.importorskip("matplotlib")
+    x, y = linear_data(20)
+    history = bmp.fit(mlp([3, 4, 1], bmp.Regression(0.1)), x, y, epochs=3, progress=False)
+    assert history.plot().get_xlabel() == bmp.plots.training_history(history).get_xlabel()
+    with pytest.raises(AttributeError, match="no attribute 'plot'"):
+        _ = bmp.plot
+
+
+def test_a_trainer_says_what_it_is():
+    x, y = linear_data(20)
+    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.1)), x, y, batch_size=5)
+    trainer.run(1, progress=False)
+    assert "20 examples in 4 batches, 1 epochs run, batch_size=5)" in repr(trainer)
+
+
+def test_the_bar_and_the_history_say_whether_it_has_come_to_rest():
+    x, y = linear_data(40)
+    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.1)), x, y, batch_size=10)
+    assert trainer.run(2, progress=False).stopped == "ran the 2 epochs asked for; not at rest yet"
+    assert trainer.run("auto", progress=False).stopped.startswith("at rest after")
+    assert trainer.run(1, progress=False).stopped == "ran the 1 epochs asked for; at rest"
