@@ -34,6 +34,19 @@ class SiteIndex:
     row: int
     tensor: Tensor
 
+    def row_of(self, store: Tensor) -> Tensor:
+        """The entry of a store (n, ...): a view on the CPU, a copy elsewhere."""
+        return store[self.row] if store.device.type == "cpu" else store.index_select(0, self.tensor)[0]
+
+    def replace(self, store: Tensor, values: Tensor) -> None:
+        """Put values in place of the first ones of the entry."""
+        if store.device.type == "cpu":
+            store[self.row, : len(values)] = values
+            return
+        row = store.index_select(0, self.tensor)
+        row[0, : len(values)] = values
+        store.index_copy_(0, self.tensor, row)
+
 
 @dataclass(frozen=True)
 class StoragePlan:
@@ -80,7 +93,8 @@ class Sites:
         self.plan = plan
         self.dtype, self.device = dtype, device
         self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
-        self.slope, self.rho = self._allocate((2, n_sites, n_weights)).unbind(0)
+        self._store = self._allocate((2, n_sites, n_weights))
+        self.slope, self.rho = self._store.unbind(0)
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
         self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
@@ -105,8 +119,8 @@ class Sites:
     def get(self, index: SiteIndex) -> tuple[Tensor, Tensor]:
         """(slope, rho) of one batch as stored, ready for arithmetic."""
         if self.plan.place == "device":
-            row = index.tensor
-            return self._widen(self.slope.index_select(0, row)[0]), self._widen(self.rho.index_select(0, row)[0])
+            slope, rho = self._store.index_select(1, index.tensor).view(2, -1).unbind(0)
+            return self._widen(slope), self._widen(rho)
         fetched = self._ahead.pop(index.row, None) or self._fetch(index.row)
         if fetched.arrived is not None:
             current = torch.cuda.current_stream(self.device)

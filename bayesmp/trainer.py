@@ -344,7 +344,11 @@ class Trainer:
             if following is not None:
                 self.sites.prefetch(following)
             rows = self.members[index]
-            batch = Batch(SiteIndex(index, self._rows[index : index + 1]), self.x[rows], self.y[rows])
+            batch = Batch(
+                SiteIndex(index, self._rows[index : index + 1]),
+                self.x.index_select(0, rows),
+                self.y.index_select(0, rows),
+            )
             tally.add(self.schedule.visit(batch, epoch))
             bar.update()
         if self.config.debug:
