@@ -13,18 +13,23 @@ SMALL_PASS = 1_000_000_000  # the same for a refresh of the belief, with many sh
 
 
 @contextmanager
-def fast_arithmetic(device: torch.device) -> Iterator[None]:
-    """CUDA: float32 products on tensor cores (TF32, 10 bits of mantissa), and cuDNN's fastest algorithms."""
-    if device.type != "cuda":
-        yield
+def fast_arithmetic(device: torch.device, *, n_products: int = SMALL_WORK) -> Iterator[None]:
+    """The settings for a run whose batches need about n_products multiplications per product of matrices.
+
+    CUDA: float32 products on tensor cores (TF32, 10 bits of mantissa), and cuDNN's fastest algorithms. CPU: one
+    thread for small networks.
+    """
+    if device.type == "cuda":
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
+                yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
         return
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=True):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+    with few_threads(device, n_products=n_products):
+        yield
 
 
 @contextmanager

@@ -186,8 +186,30 @@ class Full(Belief):
     def rank(self) -> int:
         return len(self.whitener)
 
+    @cached_property
+    def _whiteners(self) -> list[Tensor]:
+        """The whitener's part for each layer, in units of its weights: (i, o, r)."""
+        parts = self.whitener.split([std.numel() for std in self.basis.stds], 1)
+        return [
+            (part.view(-1, *std.shape) * std).permute(2, 1, 0).contiguous()
+            for part, std in zip(parts, self.basis.stds, strict=True)
+        ]
+
     def covariance(self, gradients: Gradients) -> Tensor:
-        return self.from_features(self.basis.features(gradients))
+        """Rows of dense layers are never formed: inputs meet the whitener first, then the slopes of all k."""
+        given = next(part for part in gradients if part is not None)
+        widest = max(std.shape[0] for std in self.basis.stds)
+        found = []
+        for chunk in chunks(gradients, max(widest, len(given.slopes)) * self.rank):
+            part = _total(
+                [
+                    _whitened(gradient, whitener)
+                    for gradient, whitener in zip(chunk, self._whiteners, strict=True)
+                    if gradient is not None
+                ]
+            )
+            found.append(part @ part.transpose(1, 2))
+        return torch.cat(found)
 
     def from_features(self, features: Tensor) -> Tensor:
         part = features @ self.whitener.T
@@ -343,13 +365,8 @@ class AnchoredBasis:
         return _lifted(whole - features @ features.transpose(1, 2), whole)
 
     def chunks(self, gradients: Gradients) -> Iterator[Gradients]:
-        """The gradients of a few examples at a time, as many as can be worked on in cache."""
         given = next(part for part in gradients if part is not None)
-        budget = CHUNK.get(given.slopes.device.type, CHUNK["cpu"])
-        size = max(1, budget // (len(self.turn) * len(given.slopes)))
-        for start in range(0, given.slopes.shape[1], size):
-            rows = slice(start, start + size)
-            yield [part and Gradient(part.inputs[rows], part.slopes[:, rows]) for part in gradients]
+        return chunks(gradients, len(self.turn) * len(given.slopes))
 
     def products(self, gradients: Gradients, bases: list[Tensor], *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """The sums of `LayerAnchors.products` over the layers that take part."""
@@ -503,6 +520,25 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
     variances = [tensors[f"prior_var.{k}"] for k in layers]
     basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"])
     return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"])
+
+
+def chunks(gradients: Gradients, n_numbers: int) -> Iterator[Gradients]:
+    """The gradients of a few examples at a time, as many as can be worked on in cache with n_numbers for each."""
+    given = next(part for part in gradients if part is not None)
+    size = max(1, CHUNK.get(given.slopes.device.type, CHUNK["cpu"]) // n_numbers)
+    for start in range(0, given.slopes.shape[1], size):
+        rows = slice(start, start + size)
+        yield [part and Gradient(part.inputs[rows], part.slopes[:, rows]) for part in gradients]
+
+
+def _whitened(gradient: Gradient, whitener: Tensor) -> Tensor:
+    """(b, k, r): rows of a layer's gradient times its whitener (i, o, r)."""
+    n_in, n_out, rank = whitener.shape
+    if gradient.inputs.shape[1] > 1:
+        rows = gradient.flat().transpose(0, 1).to(whitener)  # (b, k, o i)
+        return rows @ whitener.transpose(0, 1).reshape(n_out * n_in, rank)
+    met = (gradient.inputs[:, 0].to(whitener) @ whitener.flatten(1)).view(-1, n_out, rank)
+    return gradient.slopes[:, :, 0].transpose(0, 1).to(whitener) @ met
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

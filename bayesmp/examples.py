@@ -68,7 +68,7 @@ def place_inputs(x: Tensor, device: torch.device, dtype: torch.dtype, place: str
 
 def rows_on(device: torch.device, x: Tensor, rows: Tensor) -> Tensor:
     """x[rows] on the device; from the host through pinned memory, so that nothing waits for the copy."""
-    found = x[rows]
+    found = x.index_select(0, rows)
     if found.device == device:
         return found
     return (found.pin_memory() if device.type == "cuda" else found).to(device, non_blocking=True)

@@ -131,7 +131,7 @@ class Graph:
         inbox = {self.nodes[-1].output: m_back}
         arriving: dict[int, Gaussian] = {}
         to_weights: list[dict[str, Gaussian]] = [{} for _ in self.nodes]
-        n_rejected = torch.zeros((), dtype=torch.int64, device=m_back.tau.device)
+        rejected = []
         for node in self._active_backwards():
             arriving[node.index] = message = inbox.pop(node.output)
             to_inputs, to_weights[node.index] = trace.locals[node.index].back(message)
@@ -139,9 +139,10 @@ class Graph:
                 if edge not in self._active_edges or to_input is None:
                     continue
                 if node.layer.may_reject:
-                    n_rejected = n_rejected + count_rejected(to_input)
+                    rejected.append(count_rejected(to_input))
                 inbox[edge] = inbox[edge] * to_input if edge in inbox else to_input
-        return Returned(arriving, to_weights, n_rejected)
+        nothing = torch.zeros((), dtype=torch.int64, device=m_back.tau.device)
+        return Returned(arriving, to_weights, sum(rejected, start=nothing))
 
     # --- first order -------------------------------------------------------------------------------------------------
 

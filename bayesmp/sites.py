@@ -36,6 +36,19 @@ class SiteIndex:
     tensor: Tensor
     is_staged: bool = False
 
+    def row_of(self, store: Tensor) -> Tensor:
+        """The entry of a store (n, ...): a view on the CPU, a copy elsewhere."""
+        return store[self.row] if store.device.type == "cpu" else store.index_select(0, self.tensor)[0]
+
+    def replace(self, store: Tensor, values: Tensor) -> None:
+        """Put values in place of the first ones of the entry."""
+        if store.device.type == "cpu":
+            store[self.row, : len(values)] = values
+            return
+        row = store.index_select(0, self.tensor)
+        row[0, : len(values)] = values
+        store.index_copy_(0, self.tensor, row)
+
 
 @dataclass(frozen=True)
 class StoragePlan:
@@ -116,7 +129,7 @@ class Sites:
         if index.is_staged and self._staging is not None:
             slope, rho = self._staging.old
         elif self.plan.place == "device":
-            slope, rho = (part.index_select(0, index.tensor)[0] for part in self._rows)
+            slope, rho = self._rows.index_select(1, index.tensor).view(2, -1).unbind(0)
         else:  # copies, even on the same device: the row may be replaced before the old site is used
             slope, rho = (part[index.row].to(self.device, copy=True) for part in self._complete())
         return self._widen(slope), self._widen(rho)

@@ -385,7 +385,7 @@ class Trainer:
                 self.sites.prefetch(following)
             rows, site = self.members[index], SiteIndex(index, self._rows[index : index + 1])
             x = examples.rows_on(self.network.device, self.x, rows_of_x[index])
-            batch = Batch(self.sites.staged(site), x, self.y[rows])
+            batch = Batch(self.sites.staged(site), x, self.y.index_select(0, rows))
             tally.add(self.schedule.visit(batch, epoch))
             self.sites.unstage(site)
             bar.update()

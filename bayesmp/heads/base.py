@@ -99,7 +99,9 @@ class Head(ABC, Generic[P]):
     def expected(self, log_weights: Tensor, power: float = 1.0) -> Tensor:
         """E[constant^power] under a belief over the grid."""
         grid = self.grid_like(log_weights)
-        return (torch.softmax(log_weights, 0) * grid**power).sum()
+        if power != 1.0:
+            grid = grid**power
+        return torch.dot(torch.softmax(log_weights, 0), grid) if self.is_learned else grid[0]
 
 
 def without_own_message(m_out: Moments, m_back: Gaussian) -> Moments:

@@ -26,6 +26,7 @@ from bayesmp.layers.base import Shape
 N_POINTS = (
     128  # at which outputs are averaged over: probabilities are off by .001 on average, .01 at worst, at variance 1
 )
+POINTS_AT_ONCE = {"cpu": 2_000, "cuda": 1_000_000}  # outputs that are averaged over at once; on a CPU, in its cache
 LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred examples the belief is narrower than that
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
 SCALE_SPREAD = 0.3  # std of the prior over the logarithm of the scale
@@ -178,11 +179,33 @@ class _Classifier(Head[ClassPrediction]):
         each = softmax_predictive(Moments(scale * m_out.mean, scale.square() * m_out.var))  # (k, b, c)
         return torch.einsum("k,kbc->bc", weight / weight.sum(), each)
 
+    def at_certain_outputs(self, outputs: Tensor, log_weights: Tensor) -> Tensor:
+        """Class probabilities (..., c) if the outputs were these: `probabilities` without variance."""
+        weight, index = torch.softmax(log_weights, 0).topk(min(len(log_weights), LIKELY_SCALES))
+        scale, weight = self.grid_like(outputs)[index], weight / weight.sum()
+        below = outputs.flatten(0, -2).t().contiguous()  # (c, n): sums over a few classes run along long rows
+        below -= below.amax(0)
+        found = torch.zeros_like(below)
+        for each, share in zip(scale.split(1), weight.split(1), strict=True):
+            power = torch.mul(below, each).exp_()
+            found.addcmul_(power, (share / power.sum(0)).expand_as(power))
+        return found.t().reshape(outputs.shape)
+
     def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> ClassPrediction:
         """Averages over the outputs that are likely under their covariance, at fixed points (`output_points`).
 
         Without a covariance outputs are taken as independent, and probabilities are those of the probit-scaled link.
         """
+        rows = max(1, POINTS_AT_ONCE.get(m_out.mean.device.type, POINTS_AT_ONCE["cpu"]) // m_out.mean.shape[1])
+        means, variances = m_out.mean.split(rows), m_out.var.split(rows)
+        covariances = [None] * len(means) if covariance is None else covariance.split(rows)
+        parts = [
+            self._predict(Moments(mean, var), log_weights, known)
+            for mean, var, known in zip(means, variances, covariances, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else ClassPrediction.concatenate(parts)
+
+    def _predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None) -> ClassPrediction:
         spread = torch.diag_embed(m_out.var) if covariance is None else covariance
         points = output_points(m_out.mean.shape[1], m_out.mean.dtype, m_out.mean.device)
         outputs = m_out.mean + torch.einsum("sc,bdc->sbd", points, _root(spread))
@@ -191,17 +214,12 @@ class _Classifier(Head[ClassPrediction]):
         epistemic = (_entropy(probs) - _entropy(each).mean(0)).clamp_min(0.0)  # so never above that of probs
         return ClassPrediction(probs, m_out.mean, m_out.var, epistemic)
 
-    def at_certain_outputs(self, outputs: Tensor, log_weights: Tensor) -> Tensor:
-        """Class probabilities (..., c) if the outputs were these."""
-        certain = Moments(outputs.flatten(0, -2), torch.zeros_like(outputs.flatten(0, -2)))
-        return self.probabilities(certain, log_weights).view(outputs.shape)
-
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
         scale = self.expected(log_weights)
-        log_probs = torch.log_softmax(probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var)), 1)
+        logits = probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var))
         return {
             "accuracy": (m_out.mean.argmax(1) == y).sum().to(m_out.mean),
-            "nll": -log_probs.gather(1, y[:, None]).sum(),
+            "nll": torch.nn.functional.cross_entropy(logits, y, reduction="sum"),
         }
 
 
@@ -279,6 +297,12 @@ class Argmax(_Classifier):
         if self.scale is None:
             return argmax_predictive(m_out, noise=self.noise)
         return super().probabilities(m_out, log_weights)
+
+    def at_certain_outputs(self, outputs: Tensor, log_weights: Tensor) -> Tensor:
+        if self.scale is None:
+            certain = Moments(outputs.flatten(0, -2), torch.zeros_like(outputs.flatten(0, -2)))
+            return self.probabilities(certain, log_weights).view(outputs.shape)
+        return super().at_certain_outputs(outputs, log_weights)
 
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
         metrics = super().train_metrics(m_out, y, log_weights)

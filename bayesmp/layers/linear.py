@@ -85,7 +85,7 @@ class SumLocal(Local):
     def gradient(self, slope: Tensor, *, n_examples: int | None = None) -> Gradient:
         inputs = self.linear_map.patches(self.mean_in[:n_examples])  # (b, p, i)
         if "bias" in self.weights:
-            inputs = torch.cat([inputs, inputs.new_ones(*inputs.shape[:2], 1)], 2)
+            inputs = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
         slopes = self.linear_map.rows(slope.flatten(0, 1))
         return Gradient(inputs, slopes.view(*slope.shape[:2], *slopes.shape[1:]))
 

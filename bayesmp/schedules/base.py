@@ -45,6 +45,8 @@ class Schedule(ABC):
         self.sites = sites
         self.seed = seed
         self._head_prior = network.head.prior_log_weights().to(network.device)
+        inputs = zip(network.layers, network.shapes[:-1], strict=True)
+        self._messages_per_example = sum(math.prod(shape) for layer, shape in inputs if layer.may_reject)
 
     def start(self, y: Tensor, *, largest_batch: int) -> None:
         """Fill the sites before the first visit."""
@@ -67,11 +69,10 @@ class Schedule(ABC):
         self.network.regime = MOMENTS
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
 
+    @property
     def messages_per_example(self) -> int:
         """How many messages of one example pass through factors that may reject one."""
-        network = self.network
-        inputs = zip(network.layers, network.shapes[:-1], strict=True)
-        return sum(math.prod(shape) for layer, shape in inputs if layer.may_reject)
+        return self._messages_per_example
 
     @abstractmethod
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:

@@ -36,13 +36,11 @@ class OwnPulls(dict[int, Tensor]):
         """What a node leaves, as its weights would have it without the example; others as they are."""
         if node.index not in self or not isinstance(local, SumLocal):
             return local
-        return local.without_own(self[node.index].index_select(0, batch.index.tensor)[0, : len(batch.x)])
+        return local.without_own(batch.index.row_of(self[node.index])[: len(batch.x)])
 
     def remember(self, batch: Batch, trace: Trace, returned: Returned) -> None:
         """Keep what the batch's examples send now, in place."""
         for k, slopes in self.items():
             local = trace.locals[k]
             if isinstance(local, SumLocal):
-                rows = slopes.index_select(0, batch.index.tensor)
-                rows[0, : len(batch.x)] = local.own_pull(returned.arriving[k])
-                slopes.index_copy_(0, batch.index.tensor, rows)
+                batch.index.replace(slopes, local.own_pull(returned.arriving[k]))

@@ -239,7 +239,7 @@ class ParallelSchedule(Schedule):
         return VisitInfo(
             step=step.expand(len(self.metrics)),
             n_rejected=sweep.returned.n_rejected,
-            n_messages=self.messages_per_example() * len(batch.x),
+            n_messages=self.messages_per_example * len(batch.x),
             max_change=(change.square_() * marginal.rho).amax().sqrt_(),
             metrics=metrics,
         )
@@ -265,10 +265,9 @@ class ParallelSchedule(Schedule):
         Little data can be explained as noise alone, and a network trained with so much of it stays there. Where the
         score gets worse while the noise grows, training goes back to the noise of the best score, for good.
         """
-        head = self.network.head
-        if not (head.is_learned and head.is_heard_in_training):
+        if not self._hears_constant:
             return
-        constant = 1.0 / float(head.expected(self._trusting_belief(), -1.0))
+        constant = 1.0 / float(self.network.head.expected(self._trusting_belief(), -1.0))
         if score < self.best_score:
             self.best_score, self.best_constant, self.n_worse = score, constant, 0
         elif score > self.best_score + self.settings.worse_score and constant > self.best_constant:
@@ -285,6 +284,8 @@ class ParallelSchedule(Schedule):
         fixed point of its own. So training begins with little noise and lets it grow; predictions are honest at once.
         """
         belief = self.network.head_log_weights
+        if not self._hears_constant:
+            return belief
         grid = self.network.head.grid_like(belief)
         return belief.masked_fill(grid > torch.maximum(self.constant_limit, grid[0]), -1e4)
 
@@ -336,6 +337,12 @@ class ParallelSchedule(Schedule):
         stiffness = torch.stack(curvatures).sum() / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites))
         reach = torch.stack(reaches).amax().sqrt() / self.settings.max_reach
         return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
+
+    @property
+    def _hears_constant(self) -> bool:
+        """Whether messages to the outputs depend on a constant that is learned."""
+        head = self.network.head
+        return head.is_learned and head.is_heard_in_training
 
     @property
     def _sees_cavities(self) -> bool:

@@ -123,7 +123,7 @@ class SequentialSchedule(Schedule):
         return VisitInfo(
             step=torch.full((n_layers,), share, dtype=network.dtype, device=network.device),
             n_rejected=visit.n_rejected,
-            n_messages=self.messages_per_example() * len(batch.x) * iterations_per_visit(epoch),
+            n_messages=self.messages_per_example * len(batch.x) * iterations_per_visit(epoch),
             max_change=((network.marginal.mean - before.mean).abs() * network.marginal.rho.sqrt()).max(),
             metrics=metrics,
         )
