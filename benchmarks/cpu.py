@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 import bayesmp as bmp
 from bayesmp import kernels
+from bayesmp.arithmetic import kept_memory
 from bayesmp.layers.base import Layer
 from bayesmp.schedules import Batch
 from benchmarks.baselines import AdamWConfig
@@ -89,7 +90,8 @@ def cost_row(
     trainer.run(1, progress=False)  # leaves a joint belief to predict with
     rows, labels = x[:batch_size], y[:batch_size]
     step, model = adamw_step(layers(), rows, labels)
-    visit, adamw = alternating_medians([visits(trainer), step], repeats=repeats)
+    with kept_memory():  # as Trainer.run has it
+        visit, adamw = alternating_medians([visits(trainer), step], repeats=repeats)
 
     @torch.no_grad()
     def plain() -> None:

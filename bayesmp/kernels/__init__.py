@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from bayesmp.equations import activation, linear, weighted_sum
+from bayesmp.equations.linear_maps import LinearMap
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.kernels import build, compiled, fused, pools
+from bayesmp.kernels import build, compiled, fused, pools, sums
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
@@ -71,6 +72,23 @@ def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
     if found := _launch("weight_curvature", input_var, rho):
         return found[0]
     return linear.weight_curvature(input_var, rho)
+
+
+def bias_sums(linear_map: LinearMap, bias_var: Tensor, m_z: Moments, rho: Tensor, to_weight: Tensor) -> Gaussian:
+    if sums.units_come_last(rho) and (
+        found := _on_cpu(lambda: sums.bias_sums(bias_var, m_z.var, rho, to_weight), rho, m_z.var, to_weight)
+    ):
+        return Gaussian(*found)
+    return linear.bias_sums(linear_map, bias_var, m_z, rho, to_weight)
+
+
+def curvature_sums(linear_map: LinearMap, input_var: Tensor, rho: Tensor) -> Tensor:
+    """`weight_curvature` summed over batch and positions, (o)."""
+    if sums.units_come_last(rho):
+        found = _on_cpu(lambda: sums.curvature_sums(input_var, rho), rho, input_var)
+        if found is not None:
+            return found
+    return linear_map.channel_sum(weight_curvature(input_var, rho))
 
 
 def max_of_windows(windows: Moments, *, noise: float, dim: int) -> tuple[Tensor, Moments]:
@@ -131,9 +149,7 @@ def pool_sum(share: Tensor, image: Tensor, kernel: Pair, stride: Pair) -> Tensor
 def pool_spread(share: Tensor, slope: Tensor, like: Tensor, kernel: Pair, stride: Pair) -> Tensor:
     """Adjoint of `pool_sum` for k images (k, b, c, oh, ow) -> (k, b, c, h, w), of the size and layout of `like`."""
     if _fits(share, kernel, stride):
-        found = _on_cpu(
-            lambda: torch.stack([pools.pool_spread(part, share, like) for part in slope]), slope, share, like
-        )
+        found = _on_cpu(lambda: pools.pool_spread(slope, share, like), slope, share, like)
         if found is not None:
             return found
     k, b, c, oh, ow = slope.shape

@@ -28,11 +28,12 @@ LEAST_WORK = 65_536  # elements for each thread; with fewer a thread costs more 
 
 
 def source() -> str:
-    """The whole text: prelude, equations, a loop over each, and pools."""
+    """The whole text: prelude, equations, a loop over each, sums and pools."""
     here = Path(__file__).parent
     equations = EVERYTHING.replace("template <typename T>", "template <typename T> INLINE")
     loops = "".join(_loop(name, function) for name, function in FUNCTIONS.items())
-    return (here / "prelude.cpp").read_text() + equations + loops + (here / "pools.cpp").read_text()
+    prelude, *others = ((here / name).read_text() for name in ("prelude.cpp", "sums.cpp", "pools.cpp"))
+    return "".join([prelude, equations, loops, *others])
 
 
 def _loop(name: str, function: Function) -> str:
@@ -63,15 +64,19 @@ def _loop(name: str, function: Function) -> str:
 
 @cache
 def entry_of(name: str) -> Callable[..., None]:
-    """run_NAME of the library: two ends and a bit mask for an element-wise loop, windows and two ends for a pool."""
+    """run_NAME of the library."""
     entry = getattr(_library(), f"run_{name}")
     entry.argtypes, entry.restype = _signature(name), None
     return entry
 
 
 def _signature(name: str) -> list[Any]:
-    ends, last = [ctypes.c_int64, ctypes.c_int64], [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float]
-    return [*ends, ctypes.c_uint64, *last] if name in FUNCTIONS else [ctypes.c_void_p, *ends, *last]
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    if name in FUNCTIONS:  # from, to, which inputs are constant, inputs, outputs, option
+        return [number, number, number, pointer, pointer, ctypes.c_float]
+    if name in ("bias_sums", "curvature_sums"):  # rows, columns, inputs, sums
+        return [number, number, *([number] if name == "curvature_sums" else []), pointer, pointer]
+    return [pointer, number, number, pointer, pointer, ctypes.c_float]  # windows, from, to, inputs, outputs, option
 
 
 @cache
@@ -146,11 +151,11 @@ def channels_come_last(tensor: Tensor) -> bool:
 def _laid_out(tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], int]:
     """All tensors in one shape and order of memory but for those that are one number; and which these are, as bits."""
     shape = torch.broadcast_shapes(*(part.shape for part in tensors))
-    whole = [part for part in tensors if part.shape == shape and not _is_one_number(part)]
+    whole = [part for part in tensors if part.shape == shape and not is_one_number(part)]
     layout = torch.channels_last if any(map(channels_come_last, whole)) else torch.contiguous_format
     found, constant = [], 0
     for k, part in enumerate(tensors):
-        if whole and _is_one_number(part):
+        if whole and is_one_number(part):
             constant |= 1 << k
             found.append(part.expand(shape))
         else:
@@ -158,7 +163,7 @@ def _laid_out(tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], int]:
     return tuple(found), constant
 
 
-def _is_one_number(tensor: Tensor) -> bool:
+def is_one_number(tensor: Tensor) -> bool:
     """One number in memory, however often it is looked at."""
     return tensor.numel() > 0 and all(
         step == 0 or size == 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)

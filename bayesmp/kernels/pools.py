@@ -50,13 +50,14 @@ def pool_sum(image: Tensor, share: Tensor) -> Tensor:
     return out
 
 
-def pool_spread(pooled: Tensor, share: Tensor, like: Tensor) -> Tensor:
-    """(b, c, oh, ow) -> (b, c, h, w): the adjoint of `pool_sum`, for an image of the size and layout of `like`."""
+def pool_spread(slope: Tensor, share: Tensor, like: Tensor) -> Tensor:
+    """(k, b, c, oh, ow) -> (k, b, c, h, w): the adjoint of `pool_sum`, for images of the size and layout of `like`."""
     images, windows = _images(like)
-    out = _new_image(images[0])
-    pooled = pooled.contiguous(memory_format=layout_of(images[0]))
-    _pool("pool_spread", windows, [pooled, _shares(share, images[0])], [out])
-    return out
+    order, shares = layout_of(images[0]), _shares(share, images[0])
+    found = _new_image(images[0], len(slope)).view(len(slope), *like.shape)
+    for one, out in zip(slope, found, strict=True):
+        _pool("pool_spread", windows, [one.contiguous(memory_format=order), shares], [out])
+    return found
 
 
 def _images(*images: Tensor) -> tuple[list[Tensor], Windows]:
@@ -90,9 +91,11 @@ def _new_pooled(image: Tensor) -> Tensor:
     return torch.empty((b, c, h // 2, w // 2), dtype=image.dtype, memory_format=layout_of(image))
 
 
-def _new_image(image: Tensor) -> Tensor:
-    is_covered = image.shape[2] % 2 == 0 and image.shape[3] % 2 == 0
-    return torch.empty_like(image) if is_covered else torch.zeros_like(image)
+def _new_image(image: Tensor, k: int = 1) -> Tensor:
+    """k times as many images of this layout, (k b, c, h, w); 0 where no window reaches."""
+    b, c, h, w = image.shape
+    found = torch.empty((k * b, c, h, w), dtype=image.dtype, memory_format=layout_of(image))
+    return found if h % 2 == 0 and w % 2 == 0 else found.zero_()
 
 
 def _pool(
