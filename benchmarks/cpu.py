@@ -1,5 +1,8 @@
 """What Bayesian costs on a CPU: a visit over an AdamW step, and a prediction over a plain pass, network by network.
 
+Predictions are of three kinds: means and variances from one sweep out (`predict(joint=False)` of a regression), class
+probabilities from the same sweep, and class probabilities with the joint belief.
+
 Both sides see the same network, the same batch and the same threads in one process, and take turns, so that noise of
 the machine hits both; medians are compared. The data are random numbers: costs do not depend on what is learned.
 """
@@ -93,15 +96,19 @@ def cost_row(
     with kept_memory():  # as Trainer.run has it
         visit, adamw = alternating_medians([visits(trainer), step], repeats=repeats)
 
+    moments = bmp.Network(layers(), bmp.Regression(1.0), input_shape=shape)  # its predictions are means and variances
+
     @torch.no_grad()
     def plain() -> None:
         model(rows)
 
-    def predict(joint: bool) -> Callable[[], object]:
-        return lambda: network.predict(rows, joint=joint)
-
-    calls = [predict(False), predict(True), plain]
-    independent, joint, forward = alternating_medians(calls, repeats=repeats)
+    calls: list[Callable[[], object]] = [
+        lambda: moments.predict(rows, joint=False),
+        lambda: network.predict(rows, joint=False),
+        lambda: network.predict(rows),
+        plain,
+    ]
+    of_moments, of_classes, joint, forward = alternating_medians(calls, repeats=repeats)
     return {
         "network": name,
         "batch": batch_size,
@@ -109,8 +116,9 @@ def cost_row(
         "AdamW step, ms": 1e3 * adamw,
         "visit / step": visit / adamw,
         "plain pass, ms": 1e3 * forward,
-        "predict(joint=False) / pass": independent / forward,
-        "predict / pass": joint / forward,
+        "means and variances / pass": of_moments / forward,
+        "classes / pass": of_classes / forward,
+        "joint belief / pass": joint / forward,
     }
 
 
@@ -129,7 +137,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.networks:
         layers, shape, batch_size = NETWORKS[name]
         rows.append(cost_row(name, layers, shape, batch_size, repeats=options.repeats))
-    print(f"\n{torch.get_num_threads()} threads, backend {options.backend}")
+    threads, backend = torch.get_num_threads(), kernels.backend_in_use()
+    print(f"\n{threads} {'thread' if threads == 1 else 'threads'}, backend {backend!r}")
+    report.save("threads", threads)
+    report.save("backend", backend)
     report.show("costs", rows)
 
 

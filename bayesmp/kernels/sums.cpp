@@ -31,7 +31,7 @@ extern "C" void run_curvature_sums(int64_t n_rows, int64_t n, int64_t is_constan
   for (int64_t left = 0; left < n; left += COLUMNS) {
     const int64_t width = n - left < COLUMNS ? n - left : COLUMNS;
     float spread[COLUMNS];
-    for (int64_t k = 0; k < width; ++k) spread[k] = in[0][0];
+    for (int64_t k = 0; is_constant && k < width; ++k) spread[k] = in[0][0];
     for (int64_t top = 0; top < n_rows; top += BLOCK) {
       float curvature[COLUMNS] = {0.0f};
       const int64_t end = n_rows - top < BLOCK ? n_rows : top + BLOCK;

@@ -295,12 +295,11 @@ class ParallelSchedule(Schedule):
         for node, pulled in network.graph.pull(sweep.trace, slope[None]):
             if node.has_weights:
                 n_examples = max(1, self.settings.moment_rows // math.prod(network.shapes[node.output][1:]))
-                gradient = sweep.trace.locals[node.index].gradient(pulled, n_examples=n_examples)
-                rows, slopes = gradient.inputs.flatten(0, 1), gradient.slopes[0].flatten(0, 1)  # (r, i), (b p, o)
+                inputs, slopes = sweep.trace.locals[node.index].factors(pulled, n_examples=n_examples)
                 per_row, per_weight = sweep.curvatures[node.index]
                 own = torch.diag(per_row.expand(slopes.shape[1]))
                 self.metrics[node.index].update(
-                    rows.t() @ rows / len(rows),
+                    inputs,
                     (slopes.t() @ slopes + own) / n_batch,
                     self._prior_rest[node.index] + self.n_data * per_weight / n_batch,
                     self.share,
@@ -333,7 +332,8 @@ class ParallelSchedule(Schedule):
                 curvature = curvature + sweep.curvatures[node.index][1] * first.square().sum()
                 edge = sweep.trace.moments(node)
                 spread = edge.mean.var(correction=0) + edge.var.mean()
-                reach = torch.maximum(reach, change.square().mean() / (spread + tiny))
+                moved = torch.linalg.vector_norm(change).square() / change.numel()
+                reach = torch.maximum(reach, moved / (spread + tiny))
         curvature = curvature + (sweep.output_curvature * change.square()).sum()
         stiffness = 1.0 - 1.0 / len(self.sites) + curvature / model.clamp_min(tiny)
         return 1.0 / torch.maximum(stiffness, reach.sqrt() / self.settings.max_reach).clamp_min(1.0)

@@ -7,6 +7,7 @@ import torch
 
 from bayesmp import kernels
 from bayesmp.equations.linear import SumMoments
+from bayesmp.equations.linear_maps import ConvMap, DenseMap
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.kernels import build, compiled, pools
 from tests.kernels.cases import CALLS, messages
@@ -167,6 +168,37 @@ def test_pools_take_shares_of_any_layout():
     torch.testing.assert_close(pools.pool_sum(mean, share.contiguous()), out_mean)
     last = mean.to(memory_format=torch.channels_last)
     torch.testing.assert_close(pools.pool_sum(last, share), out_mean)
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 1), (0, 3), (200, 3), (70, 600), (3, 8, 5, 6), (2, 1, 4, 4)])
+def test_sums_over_batch_and_positions_give_what_the_equations_give(shape):
+    """Units last or not, a variance that is one number, and one that varies."""
+    dense, conv = DenseMap(), ConvMap((4, 4), (4, 4), (1, 1), (1, 1), (0, 0))
+    linear_map = dense if len(shape) == 2 else conv
+    bias_var = torch.linspace(0.0, 2.0, shape[1])
+    for last in (False, True):
+        parts = messages(shape)
+        if last and len(shape) == 4:
+            parts = [part.to(memory_format=torch.channels_last) for part in parts]
+
+        def both(mean, var, input_var, tau, rho):
+            sums = kernels.bias_sums(linear_map, bias_var, Moments(mean, var), rho, tau)
+            curvature = kernels.curvature_sums(linear_map, input_var, rho)
+            known = kernels.curvature_sums(linear_map, torch.zeros(()).expand_as(rho), rho)
+            return sums.tau, sums.rho, curvature, known
+
+        assert_same(both, *parts)
+        assert_same(both, parts[0], parts[1].contiguous(), parts[2].contiguous(), *parts[3:])
+
+
+def test_sums_of_many_numbers_keep_their_digits():
+    """A running sum of a million ones in float32 is off by more; a part of the sum is in double precision."""
+    ones = torch.full((1_000_000, 1), 0.1)
+    found = kernels.curvature_sums(DenseMap(), torch.zeros(()).expand_as(ones), ones)
+    torch.testing.assert_close(found, torch.tensor([1e5]), rtol=1e-6, atol=0.0)
 
 
 # --- threads, and keeping out ----------------------------------------------------------------------------------------
