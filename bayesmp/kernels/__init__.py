@@ -170,21 +170,23 @@ def _launch(name: str, *tensors: Tensor, **options: float) -> tuple[Tensor, ...]
     """The answers of the fused kernel, or None where the equation itself is to be used."""
     if not tensors[0].is_cuda:
         return _on_cpu(lambda: compiled.launch(name, *tensors, **options), *tensors)
-    if tensors[0].dtype != torch.float32:
+    if not _is_used("cuda") or tensors[0].dtype != torch.float32:
         return None
     return _attempt(lambda: fused.launch(name, *tensors, **options), "cuda")
 
 
 def _on_cpu(call: Callable[[], Answer], *tensors: Tensor) -> Answer | None:
     """The answer of compiled loops, or None where the equation itself is to be used."""
-    if _choice == "torch" or ("cpu" in _broken and _choice == "auto") or not compiled.can_take(tensors):
+    if not _is_used("cpu") or not compiled.can_take(tensors):
         return None
     return _attempt(call, "cpu")
 
 
+def _is_used(device: str) -> bool:
+    return _choice == "fused" or (_choice == "auto" and device not in _broken)
+
+
 def _attempt(call: Callable[[], Answer], device: str) -> Answer | None:
-    if _choice == "torch" or (device in _broken and _choice == "auto"):
-        return None
     try:
         return call()
     except torch.cuda.OutOfMemoryError:
