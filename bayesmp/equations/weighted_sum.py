@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import torch
 from torch import Tensor
 
@@ -42,8 +40,9 @@ def largest_probabilities(m_in: Moments, *, noise: float, dim: int) -> Tensor:
     """
     means, variances = m_in.mean.unbind(dim), m_in.var.unbind(dim)
     log_p = [torch.zeros_like(mean) for mean in means]
-    for i, j in combinations(range(len(means)), 2):
-        x = score(means[i] - means[j], variances[i] + variances[j] + noise)
-        log_p[i] += log_normal_cdf(x)
-        log_p[j] += log_normal_cdf(-x)
+    for i in range(len(means)):
+        for j in range(i):
+            x = score(means[i] - means[j], variances[i] + variances[j] + noise)
+            log_p[i] += log_normal_cdf(x)
+            log_p[j] += log_normal_cdf(-x)
     return torch.softmax(torch.stack(log_p, dim), dim)

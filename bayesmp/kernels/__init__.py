@@ -75,19 +75,16 @@ def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
 
 
 def bias_sums(linear_map: LinearMap, bias_var: Tensor, m_z: Moments, rho: Tensor, to_weight: Tensor) -> Gaussian:
-    if sums.units_come_last(rho) and (
-        found := _on_cpu(lambda: sums.bias_sums(bias_var, m_z.var, rho, to_weight), rho, m_z.var, to_weight)
-    ):
+    if found := _on_cpu(lambda: sums.bias_sums(bias_var, m_z.var, rho, to_weight), rho, m_z.var, to_weight):
         return Gaussian(*found)
     return linear.bias_sums(linear_map, bias_var, m_z, rho, to_weight)
 
 
 def curvature_sums(linear_map: LinearMap, input_var: Tensor, rho: Tensor) -> Tensor:
     """`weight_curvature` summed over batch and positions, (o)."""
-    if sums.units_come_last(rho):
-        found = _on_cpu(lambda: sums.curvature_sums(input_var, rho), rho, input_var)
-        if found is not None:
-            return found
+    found = _on_cpu(lambda: sums.curvature_sums(input_var, rho), rho, input_var)
+    if found is not None:
+        return found
     return linear_map.channel_sum(weight_curvature(input_var, rho))
 
 
