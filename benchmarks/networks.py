@@ -48,6 +48,22 @@ def mnist_cnn() -> list[Layer]:
     ]
 
 
+def pooled_cnn() -> list[Layer]:
+    """Two convolutions with pools for images (1, 28, 28), as a tutorial has them: 27,562 weights."""
+    return [
+        bmp.Conv2d(1, 8, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.MaxPool2d(2),
+        bmp.Conv2d(8, 16, 3),
+        bmp.LeakyReLU(LEAK),
+        bmp.MaxPool2d(2),
+        bmp.Flatten(),
+        bmp.Linear(400, 64),
+        bmp.LeakyReLU(LEAK),
+        bmp.Linear(64, 10),
+    ]
+
+
 def mnist_mlp() -> list[Layer]:
     return mlp(784, 100, 10)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bayesmp import arithmetic
 from bayesmp.arithmetic import SMALL_WORK, few_threads
 
 
@@ -26,3 +27,25 @@ def test_small_networks_use_one_thread_and_give_the_others_back(n_products, is_s
 def run_that_fails(n_products: int) -> None:
     with few_threads(torch.device("cpu"), n_products=n_products):
         raise KeyError("in the middle of a run")
+
+
+@pytest.mark.skipif(arithmetic._glibc() is None, reason="needs glibc")
+def test_memory_that_is_freed_is_kept_for_the_next_visit():
+    """Page faults of a hundred megabytes that are allocated and freed again: with glibc's own choice, some 25,000."""
+    resource = pytest.importorskip("resource")
+
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        parts = [torch.ones(1_000_000) for _ in range(25)]
+        assert len(parts) == 25
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with arithmetic.kept_memory():
+        faults()
+        assert min(faults() for _ in range(3)) < 2_000
+
+
+def test_without_glibc_memory_is_left_alone(monkeypatch):
+    monkeypatch.setattr(arithmetic, "_glibc", lambda: None)
+    with arithmetic.kept_memory():
+        torch.ones(10)

@@ -5,7 +5,7 @@ N(mean, var) times the message exp(tau y - rho y^2 / 2) at y = s x is a Gaussian
 
     T_s = 1 + s^2 rho var,   x_s = (mean + s tau var) / sqrt(var T_s)      (its mean over its std)
 
-and mass e^{l_s} (up to a common factor), l_+ = log[\\Phi(x_+) e^{x_+^2/2}] - log(T_+)/2, l_- with \\Phi(-x_-).
+and mass z_s = \\Phi(x_+) e^{x_+^2/2} / sqrt(T_+) (up to a common factor), for the other half-line with -x_-.
 In this form nothing depends on 1 / rho, so a message that says nothing is an ordinary case.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesmp.equations.normal import MAX_SCORE, log_scaled_cdf, normal_cdf, normal_pdf, score, truncation
+from bayesmp.equations.normal import MAX_SCORE, CutNormal, cut_normal, normal_cdf, normal_pdf, score
 from bayesmp.equations.tilted import message_from_parts
 from bayesmp.gaussian import Gaussian, Moments
 
@@ -55,7 +55,7 @@ def leaky_relu_to_output(m_in: Moments, leak: float) -> SlopedMoments:
 def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian:
     r"""Message to x: the marginal of x under m_in(x) m_out(max(x, leak x)), divided by m_in.
 
-    With w_s = e^{l_s} / Z the mass of each half-line, g_s = s (tau - s rho mean) / T_s, c_s = s^2 rho / T_s,
+    With w_s = z_s / Z the mass of each half-line, g_s = s (tau - s rho mean) / T_s, c_s = s^2 rho / T_s,
     b = density of the marginal at 0, k = 1/T_+ - 1/T_-, g = w_+ g_+ + w_- g_-:
         first  = g + b k
         bend   = w_+ w_- (g_+ - g_-)^2 + b (g_+/T_+ - g_-/T_- - mean k / var - 2 g k - b k^2)
@@ -76,13 +76,13 @@ def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian
     """
     mean, var = m_in.mean, m_in.var.clamp_min(torch.finfo(m_in.var.dtype).tiny)
     tau, rho = m_out.tau, m_out.rho
-    x, inv, weight, log_z = _half_lines(mean, var, tau, rho, leak)
-    (inv_pos, inv_neg), (w_pos, w_neg) = inv, weight
+    lines = _half_lines(mean, var, tau, rho, leak)
+    (inv_pos, inv_neg), (w_pos, w_neg) = lines.inv, lines.weight
 
     g_pos, g_neg = (tau - rho * mean) * inv_pos, leak * (tau - leak * rho * mean) * inv_neg
     k_per_var = (leak**2 - 1.0) * rho * inv_pos * inv_neg
     k = k_per_var * var
-    kink = torch.exp(-log_z) * torch.rsqrt(2.0 * math.pi * var)
+    kink = torch.exp(-lines.height) / lines.z * torch.rsqrt(2.0 * math.pi * var)
     g = w_pos * g_pos + w_neg * g_neg
     first = g + kink * k
 
@@ -93,11 +93,10 @@ def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian
     rho_den = rho * (shared_pos + leak**2 * shared_neg) - bend
     tau_den = tau * (shared_pos + leak * shared_neg) + kink * k - mean * bend
 
-    h, _, rest = truncation(x)
-    half_pos, half_neg = inv.sqrt() * (x + h)  # distance of each half-line's mean from 0, over the std of m_in
-    ratio = (
-        shared_pos * rest[0] + shared_neg * rest[1] + w_pos * w_neg * (half_pos + half_neg) ** 2
-    )  # den, from moments
+    half_pos, half_neg = lines.root * lines.cut.mean  # distance of each half-line's mean from 0, over the std of m_in
+    rest_pos, rest_neg = lines.cut.var
+    # den, from moments
+    ratio = shared_pos * rest_pos + shared_neg * rest_neg + w_pos * w_neg * (half_pos + half_neg) ** 2
     is_strong = ratio < STRONG
     den = torch.where(is_strong, ratio, den)
     rho_den = torch.where(is_strong, (1.0 - ratio) / var, rho_den)
@@ -120,13 +119,13 @@ def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -
     direct = leaky_relu_to_output(m_in, leak)
     mean, var = m_in.mean, m_in.var.clamp_min(torch.finfo(m_in.var.dtype).tiny)
     tau, rho = m_out.tau, m_out.rho
-    x, inv, weight, log_z = _half_lines(mean, var, tau, rho, leak)
-    h, k, rest = truncation(x)
-    (x_pos, x_neg), (inv_pos, inv_neg), (w_pos, w_neg) = (x[0], -x[1]), inv, weight
-    (h_pos, h_neg), (k_pos, k_neg), (rest_pos, rest_neg) = h, k, rest
+    lines = _half_lines(mean, var, tau, rho, leak)
+    cut, log_z = lines.cut, lines.height + torch.log(lines.z)
+    (inv_pos, inv_neg), (w_pos, w_neg), (above_pos, above_neg) = lines.inv, lines.weight, cut.mean
+    (h_pos, h_neg), (k_pos, k_neg), (rest_pos, rest_neg) = cut.h, cut.k, cut.var
     var_pos, var_neg = var * inv_pos, leak**2 * var * inv_neg  # of y on each side, before the cut
     std_pos, std_neg = (var * inv_pos).sqrt(), leak * (var * inv_neg).sqrt()
-    between = w_pos * w_neg * (std_pos * (x_pos + h_pos) - std_neg * (x_neg - h_neg)) ** 2
+    between = w_pos * w_neg * (std_pos * above_pos + std_neg * above_neg) ** 2
     marginal_var = w_pos * var_pos * rest_pos + w_neg * var_neg * rest_neg + between
 
     shift_pos = mean * inv_pos + tau * var_pos * k_pos + std_pos * h_pos
@@ -140,15 +139,33 @@ def leaky_relu_marginal_to_output(m_in: Moments, m_out: Gaussian, leak: float) -
     return Moments(torch.where(ok, out_mean, direct.mean), torch.where(ok, out_var, direct.var))
 
 
-def _half_lines(
-    mean: Tensor, var: Tensor, tau: Tensor, rho: Tensor, leak: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Both half-lines of the module's docstring at once, stacked (2, ...): (x_+, -x_-), 1 / T, w = e^l / Z; and log
-    Z.
+@dataclass(frozen=True, slots=True)
+class _HalfLines:
+    """Both half-lines of the module's docstring at once, stacked (2, ...), in directions away from 0.
+
+    Attributes:
+        inv, root: 1 / T and its square root.
+        cut: the Gaussian on each, N(x_+, 1) and N(-x_-, 1), cut at 0.
+        weight: share of the mass, w.
+        z, height: Z = z e^height.
     """
+
+    inv: Tensor
+    root: Tensor
+    cut: CutNormal
+    weight: Tensor
+    z: Tensor
+    height: Tensor
+
+
+def _half_lines(mean: Tensor, var: Tensor, tau: Tensor, rho: Tensor, leak: float) -> _HalfLines:
     inv = torch.stack([1.0 + rho * var, 1.0 + leak**2 * rho * var]).reciprocal()
+    root = inv.sqrt()
     pulled = torch.stack([mean + tau * var, -(mean + leak * tau * var)])
-    x = (pulled * torch.rsqrt(var) * inv.sqrt()).clamp(-MAX_SCORE, MAX_SCORE)
-    log_mass = log_scaled_cdf(x) + 0.5 * torch.log(inv)
-    log_z = torch.logaddexp(log_mass[0], log_mass[1])
-    return x, inv, torch.exp(log_mass - log_z), log_z
+    x = (pulled * torch.rsqrt(var) * root).clamp(-MAX_SCORE, MAX_SCORE)
+    cut = cut_normal(x)
+    pos, neg = x.clamp_min(0.0)
+    gap = 0.5 * (pos - neg) * (pos + neg)  # of the exponents of the two masses
+    mass = cut.mass * root * torch.exp(torch.stack([gap, -gap]).clamp_max(0.0))
+    z = mass.sum(0)
+    return _HalfLines(inv, root, cut, mass / z, z, 0.5 * torch.maximum(pos, neg).square())

@@ -51,16 +51,14 @@ def linear_to_output(
     linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, bias: Moments | None
 ) -> SumMoments:
     """Mean and variance of z; `m_in` as a plain tensor is a known input. The variance is a sum of positive terms."""
-    if isinstance(m_in, Moments):
-        mean = linear_map.op(m_in.mean, weight.mean)
-        input_var = linear_map.op(m_in.var, weight.mean.square() + weight.var)
-        var = input_var + linear_map.op(m_in.mean.square(), weight.var)
-    else:
-        mean, var = linear_map.op(m_in, weight.mean), linear_map.op(m_in.square(), weight.var)
-        input_var = torch.zeros((), dtype=var.dtype, device=var.device).expand_as(var)
-    if bias is not None:
-        mean, var = mean + linear_map.spread(bias.mean), var + linear_map.spread(bias.var)
-    return SumMoments(mean, var, input_var)
+    bias_mean, bias_var = (None, None) if bias is None else (bias.mean, bias.var)
+    mean_in = m_in.mean if isinstance(m_in, Moments) else m_in
+    mean = linear_map.op(mean_in, weight.mean, bias_mean)
+    var = linear_map.op(mean_in.square(), weight.var, bias_var)
+    if not isinstance(m_in, Moments):
+        return SumMoments(mean, var, torch.zeros((), dtype=var.dtype, device=var.device).expand_as(var))
+    input_var = linear_map.op(m_in.var, weight.mean.square() + weight.var)
+    return SumMoments(mean, var.add_(input_var), input_var)
 
 
 # --- matrix form -----------------------------------------------------------------------------------------------------
@@ -92,8 +90,8 @@ def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
 def linear_to_input(linear_map: LinearMap, m_in: Moments, weight: Moments, back: Residual) -> Gaussian:
     """tau = op_input(e, Wm) + Am op_input(q, Wm^2), rho = op_input(q, Wm^2 + Wv)."""
     from_mean = linear_map.op_input(back.q, weight.mean.square())
-    tau = linear_map.op_input(back.to_input, weight.mean) + m_in.mean * from_mean
-    return Gaussian(tau, from_mean + linear_map.op_input(back.q, weight.var))
+    tau = linear_map.op_input(back.to_input, weight.mean).addcmul_(m_in.mean, from_mean)
+    return Gaussian(tau, from_mean.add_(linear_map.op_input(back.q, weight.var)))
 
 
 def linear_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, back: Residual) -> Gaussian:
@@ -104,6 +102,16 @@ def linear_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Mome
     if isinstance(m_in, Moments):
         rho = from_mean + linear_map.op_weight(m_in.var, back.q)
     return Gaussian(linear_map.op_weight(mean, back.to_weight) + weight.mean * from_mean, rho)
+
+
+def bias_sums(linear_map: LinearMap, bias_var: Tensor, m_z: Moments, rho: Tensor, to_weight: Tensor) -> Gaussian:
+    """Sums (o) over batch and positions of e_w, and of r = rho_z / (1 + rho_z (var - bias_var)).
+
+    They make the message to each bias, tau = sum e_w + E[bias] sum r, rho = sum r, at marginals. A bias is a term with
+    weight 1 whose share of Var[z] does not shrink with fan-in, so it is left out of the variance in this form, too.
+    """
+    r = rho / (1.0 + rho * (m_z.var - linear_map.spread(bias_var)).clamp_min(0.0))
+    return Gaussian(linear_map.channel_sum(to_weight), linear_map.channel_sum(r))
 
 
 # --- exact form ------------------------------------------------------------------------------------------------------
@@ -171,10 +179,7 @@ def exact_to_input(linear_map: LinearMap, weight: Moments, terms: ExactTerms) ->
 def linear_to_bias(
     linear_map: LinearMap, bias: Moments, m_z: SumMoments, m_back: Gaussian, *, at_cavity: bool
 ) -> Gaussian:
-    """Message to each bias: a weighted sum with weight 1, multiplied over batch and positions.
-
-    Exact in both forms: a bias's share of Var[z] does not shrink with fan-in, and leaving it out costs no product.
-    """
+    """Message to each bias: a weighted sum with weight 1, multiplied over batch and positions."""
     mean, var = linear_map.spread(bias.mean), linear_map.spread(bias.var)
     r = m_back.rho / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
     if at_cavity:

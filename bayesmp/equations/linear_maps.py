@@ -1,8 +1,8 @@
 """The three products of a bilinear map z = w * a: to z, back to a, back to w. Dense and convolution differ only here.
 
 `op(x, w)`, `op_input(z, w)` and `op_weight(x, z)` take plain tensors; the message equations in `linear.py` are
-written with them once and serve both. `patches` and `fold` give the explicit (b, p, i) view of the inputs of each
-output position, for the exact element-wise form.
+written with them once and serve both. `op` adds a number per unit if it is given one. `patches` and `fold` give the
+explicit (b, p, i) view of the inputs of each output position, for the exact element-wise form.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+SMALL_GRAM = 200  # columns below which half a product is not faster than a whole one
+
 
 @dataclass(frozen=True)
 class DenseMap:
     """z_o = sum_i w_oi a_i, a: (b, i), w: (o, i), z: (b, o)."""
 
-    def op(self, x: Tensor, w: Tensor) -> Tensor:
-        return functional.linear(x, w)
+    def op(self, x: Tensor, w: Tensor, per_unit: Tensor | None = None) -> Tensor:
+        return functional.linear(x, w, per_unit)
 
     def op_input(self, z: Tensor, w: Tensor) -> Tensor:
         return z @ w
@@ -38,6 +40,10 @@ class DenseMap:
 
     def patches(self, x: Tensor) -> Tensor:
         return x[:, None, :]  # (b, 1, i)
+
+    def second_moments(self, x: Tensor, *, with_one: bool) -> Tensor:
+        """E[a a^T] (i, i) over the rows of `patches`, behind each of which a 1 stands if asked."""
+        return _second_moments(x, with_one=with_one)
 
     def fold(self, per_patch: Tensor) -> Tensor:
         return per_patch[:, 0, :]
@@ -59,16 +65,25 @@ class ConvMap:
     stride: tuple[int, int]
     padding: tuple[int, int]
 
-    def op(self, x: Tensor, w: Tensor) -> Tensor:
-        return functional.conv2d(x, w, stride=self.stride, padding=self.padding)
+    def op(self, x: Tensor, w: Tensor, per_unit: Tensor | None = None) -> Tensor:
+        x, w = _channels_last(x, w)
+        return functional.conv2d(x, w, per_unit, stride=self.stride, padding=self.padding)
 
     def op_input(self, z: Tensor, w: Tensor) -> Tensor:
-        shape = (z.shape[0], w.shape[1], *self.size_in)
-        return self._backward(z, z.new_empty(1).expand(shape), w, (True, False, False))[0]
+        z, w = _channels_last(z, w)
+        return self._backward(z, self._any_input(z, w.shape[1]), w, (True, False, False))[0]
 
     def op_weight(self, x: Tensor, z: Tensor) -> Tensor:
         shape = (z.shape[1], x.shape[1], *self.kernel)
+        x, z = _channels_last(x, z)
         return self._backward(z, x, x.new_empty(1).expand(shape), (False, True, False))[1]
+
+    def _any_input(self, z: Tensor, n_channels: int) -> Tensor:
+        """Something of the shape of x, whose values do not matter; on the CPU it would be copied unless in order."""
+        shape = (z.shape[0], n_channels, *self.size_in)
+        if z.is_cuda:
+            return z.new_empty(1).expand(shape)
+        return torch.empty(shape, dtype=z.dtype, memory_format=torch.channels_last)
 
     def _backward(self, z: Tensor, x: Tensor, w: Tensor, mask: Sequence[bool]) -> Sequence[Tensor]:
         return torch.ops.aten.convolution_backward(
@@ -82,11 +97,22 @@ class ConvMap:
         return per_unit[:, None, None]
 
     def patches(self, x: Tensor) -> Tensor:
+        return self._windows(x).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (b, p, i)
+
+    def second_moments(self, x: Tensor, *, with_one: bool) -> Tensor:
+        # With the channels of a pixel side by side, as in memory, patches are copied ten times faster.
+        rows = self._windows(x).permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(0, 2)  # (b p, k k c)
+        found = _second_moments(rows, with_one=with_one)
+        inputs = torch.arange(rows.shape[1], device=x.device).view(*self.kernel, -1).permute(2, 0, 1).flatten()
+        order = torch.cat([inputs, inputs.new_full((1,), len(inputs))]) if with_one else inputs
+        return found.index_select(0, order).index_select(1, order)
+
+    def _windows(self, x: Tensor) -> Tensor:
         height, width = self.padding
         windows = functional.pad(x, (width, width, height, height)) if height or width else x
         for dim, size, step in zip((2, 3), self.kernel, self.stride, strict=True):
-            windows = windows.unfold(dim, size, step)  # (b, c, oh, ow, k, k), a view
-        return windows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (b, p, i)
+            windows = windows.unfold(dim, size, step)
+        return windows  # (b, c, oh, ow, k, k), a view
 
     def fold(self, per_patch: Tensor) -> Tensor:
         return functional.fold(
@@ -98,6 +124,39 @@ class ConvMap:
 
     def flat_weight(self, w: Tensor) -> Tensor:
         return w.flatten(1)
+
+
+def _channels_last(*tensors: Tensor) -> list[Tensor]:
+    """On the CPU in the order of memory in which its convolutions are fast (up to 6 times for few channels); what comes
+    out of them is in the same order, so that in a chain of layers only the first input is copied.
+    """
+    if tensors[0].is_cuda:
+        return list(tensors)
+    return [part.to(memory_format=torch.channels_last) for part in tensors]
+
+
+def _second_moments(rows: Tensor, *, with_one: bool) -> Tensor:
+    """The mean of a a^T over rows a, or over rows (a, 1)."""
+    n = rows.shape[1]
+    found = rows.new_empty(n + with_one, n + with_one)
+    _gram(rows * len(rows) ** -0.5, found[:n, :n])
+    if with_one:
+        found[n, :n] = found[:n, n] = rows.mean(0)
+        found[n, n] = 1.0
+    return found
+
+
+def _gram(rows: Tensor, out: Tensor) -> None:
+    """rows^T rows; of a large one on the CPU the lower half is not computed but copied."""
+    n = rows.shape[1]
+    if rows.is_cuda or n < SMALL_GRAM:
+        torch.mm(rows.t(), rows, out=out)
+        return
+    left, right = rows[:, : n // 2], rows[:, n // 2 :]
+    _gram(left, out[: n // 2, : n // 2])
+    _gram(right, out[n // 2 :, n // 2 :])
+    torch.mm(left.t(), right, out=out[: n // 2, n // 2 :])
+    out[n // 2 :, : n // 2] = out[: n // 2, n // 2 :].t()
 
 
 LinearMap = DenseMap | ConvMap

@@ -38,9 +38,11 @@ def largest_probabilities(m_in: Moments, *, noise: float, dim: int) -> Tensor:
 
     Pairs are treated as independent and the products normalised; in log space, so that far losers stay finite.
     """
-    log_p = []
-    for i in range(m_in.mean.shape[dim]):
-        mean, var = (part.narrow(dim, i, 1) for part in (m_in.mean, m_in.var))
-        # The pair (i, i) adds log Phi(0) to every i alike, which the softmax below removes.
-        log_p.append(log_normal_cdf(score(mean - m_in.mean, var + m_in.var + noise)).sum(dim))
+    means, variances = m_in.mean.unbind(dim), m_in.var.unbind(dim)
+    log_p = [torch.zeros_like(mean) for mean in means]
+    for i in range(len(means)):
+        for j in range(i):
+            x = score(means[i] - means[j], variances[i] + variances[j] + noise)
+            log_p[i] += log_normal_cdf(x)
+            log_p[j] += log_normal_cdf(-x)
     return torch.softmax(torch.stack(log_p, dim), dim)

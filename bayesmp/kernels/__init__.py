@@ -1,33 +1,53 @@
 """The element-wise equations on the fastest backend for their tensors.
 
 Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
-"fused" the same as one CUDA kernel (fused.py), which saves dozens of passes over memory. On CUDA in float32 "fused" is
-used if it works on this machine, else "torch", with one warning; everywhere else "torch". `set_backend` overrides the
-choice.
+"fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py and
+pools.py, all from one text. In float32 "fused" is used if it works on this machine, else "torch"; in float64, and where
+someone differentiates, always "torch". Without a C++ compiler nothing is said; if one fails, there is one warning.
+`set_backend` or the environment variable BAYESMP_BACKEND overrides the choice.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import warnings
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from bayesmp.equations import activation, linear, weighted_sum
+from bayesmp.equations.linear_maps import LinearMap
+from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.kernels import fused
+from bayesmp.kernels import build, compiled, fused, pools, sums
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
-_broken = False
+_broken: set[str] = set()  # types of devices on which fused kernels do not work
+_log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 
 def set_backend(name: str) -> None:
-    """Choose the backend: "auto", "torch", or "fused" for all CUDA tensors in float32, whatever happens."""
+    """Choose the backend: "auto", "torch", or "fused" for all tensors in float32, whatever happens."""
     global _choice
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; available: {BACKENDS}")
     _choice = name
+
+
+if named := os.environ.get("BAYESMP_BACKEND"):
+    set_backend(named)
+
+
+def backend_in_use() -> str:
+    """What answers on the CPU: "fused" or "torch"."""
+    one = torch.ones(1)
+    return "torch" if _launch("weight_curvature", one, one) is None else "fused"
 
 
 def leaky_relu_to_output(m_in: Moments, leak: float) -> activation.SlopedMoments:
@@ -54,6 +74,20 @@ def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
     return linear.weight_curvature(input_var, rho)
 
 
+def bias_sums(linear_map: LinearMap, bias_var: Tensor, m_z: Moments, rho: Tensor, to_weight: Tensor) -> Gaussian:
+    if found := _on_cpu(lambda: sums.bias_sums(bias_var, m_z.var, rho, to_weight), rho, m_z.var, to_weight):
+        return Gaussian(*found)
+    return linear.bias_sums(linear_map, bias_var, m_z, rho, to_weight)
+
+
+def curvature_sums(linear_map: LinearMap, input_var: Tensor, rho: Tensor) -> Tensor:
+    """`weight_curvature` summed over batch and positions, (o)."""
+    found = _on_cpu(lambda: sums.curvature_sums(input_var, rho), rho, input_var)
+    if found is not None:
+        return found
+    return linear_map.channel_sum(weight_curvature(input_var, rho))
+
+
 def max_of_windows(windows: Moments, *, noise: float, dim: int) -> tuple[Tensor, Moments]:
     """Each entry's probability of being the largest along dim, and the moments of the sum with these weights."""
     if windows.mean.shape[dim] == 4 and (  # 2 x 2: the one size worth a kernel of its own
@@ -72,19 +106,94 @@ def weighted_sum_to_input(share: Tensor, windows: Moments, m_sum: Moments, m_bac
     return weighted_sum.weighted_sum_to_input(share, windows, m_back, dim=dim)
 
 
+# --- pools: sums over windows of images, with shares (b, c, n, oh, ow) -----------------------------------------------
+
+
+def max_pool(m_in: Moments, kernel: Pair, stride: Pair, *, noise: float) -> tuple[Tensor, Moments]:
+    """`max_of_windows` for the windows of images (b, c, h, w)."""
+    if kernel == stride == (2, 2) and (
+        found := _on_cpu(lambda: pools.max_pool(m_in.mean, m_in.var, noise=noise), m_in.mean, m_in.var)
+    ):
+        return found[0], Moments(*found[1:])
+    windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
+    return max_of_windows(windows, noise=noise, dim=2)
+
+
+def pool_to_input(
+    share: Tensor, m_in: Moments, m_sum: Moments, m_back: Gaussian, kernel: Pair, stride: Pair
+) -> Gaussian:
+    """`weighted_sum_to_input` for the windows of images, summed where windows overlap."""
+    images, pooled = (m_in.mean, m_in.var), (m_sum.mean, m_sum.var, m_back.tau, m_back.rho)
+    if _fits(share, kernel, stride) and (
+        found := _on_cpu(lambda: pools.pool_to_input(*images, share, *pooled), *images, share, *pooled)
+    ):
+        return Gaussian(*found)
+    windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
+    message = weighted_sum_to_input(share, windows, m_sum, m_back, dim=2)
+    size = (m_in.shape[2], m_in.shape[3])
+    return message.map(lambda part: scatter_windows(part, size, kernel, stride))
+
+
+def pool_sum(share: Tensor, image: Tensor, kernel: Pair, stride: Pair) -> Tensor:
+    """The sum of share * entry over each window: (b, c, h, w) -> (b, c, oh, ow)."""
+    if _fits(share, kernel, stride):
+        found = _on_cpu(lambda: pools.pool_sum(image, share), image, share)
+        if found is not None:
+            return found
+    return (share * gather_windows(image, kernel, stride)).sum(2)
+
+
+def pool_spread(share: Tensor, slope: Tensor, like: Tensor, kernel: Pair, stride: Pair) -> Tensor:
+    """Adjoint of `pool_sum` for k images (k, b, c, oh, ow) -> (k, b, c, h, w), of the size and layout of `like`."""
+    if _fits(share, kernel, stride):
+        found = _on_cpu(lambda: pools.pool_spread(slope, share, like), slope, share, like)
+        if found is not None:
+            return found
+    k, b, c, oh, ow = slope.shape
+    per_window = (share * slope.unsqueeze(3)).expand(k, b, c, kernel[0] * kernel[1], oh, ow)
+    pulled = scatter_windows(per_window.flatten(0, 1), (like.shape[2], like.shape[3]), kernel, stride)
+    return pulled.view(k, b, *pulled.shape[1:])
+
+
+def _fits(share: Tensor, kernel: Pair, stride: Pair) -> bool:
+    """Whether there are compiled loops for these windows; a pool with one weight for all entries has none."""
+    return kernel == stride == (2, 2) and share.ndim == 5
+
+
+# --- the choice ------------------------------------------------------------------------------------------------------
+
+
 def _launch(name: str, *tensors: Tensor, **options: float) -> tuple[Tensor, ...] | None:
     """The answers of the fused kernel, or None where the equation itself is to be used."""
-    global _broken
-    usable = tensors[0].is_cuda and tensors[0].dtype == torch.float32
-    if not usable or _choice == "torch" or (_broken and _choice == "auto"):
+    if not tensors[0].is_cuda:
+        return _on_cpu(lambda: compiled.launch(name, *tensors, **options), *tensors)
+    if not _is_used("cuda") or tensors[0].dtype != torch.float32:
         return None
+    return _attempt(lambda: fused.launch(name, *tensors, **options), "cuda")
+
+
+def _on_cpu(call: Callable[[], Answer], *tensors: Tensor) -> Answer | None:
+    """The answer of compiled loops, or None where the equation itself is to be used."""
+    if not _is_used("cpu") or not compiled.can_take(tensors):
+        return None
+    return _attempt(call, "cpu")
+
+
+def _is_used(device: str) -> bool:
+    return _choice == "fused" or (_choice == "auto" and device not in _broken)
+
+
+def _attempt(call: Callable[[], Answer], device: str) -> Answer | None:
     try:
-        return fused.launch(name, *tensors, **options)
+        return call()
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # compilers fail in many ways; the equation itself is always there
         if _choice == "fused":
             raise
-        _broken = True
-        warnings.warn(f"fused kernels do not work here ({error}); using the plain equations", stacklevel=3)
+        _broken.add(device)
+        if isinstance(error, build.NoCompilerError):
+            _log.debug("%s; using the plain equations", error)
+            return None
+        warnings.warn(f"fused kernels do not work here ({error}); using the plain equations", stacklevel=4)
         return None

@@ -96,6 +96,14 @@ class Local(ABC):
             "schedule='sequential'"
         )
 
+    def factors(self, slope: Tensor, *, n_examples: int) -> tuple[Tensor, Tensor]:
+        """What the metric is made of: E[a a^T] (i, i) of the `Gradient.inputs` a of the first n_examples, and slopes
+        (b p, o) of one quantity.
+        """
+        gradient = self.gradient(slope, n_examples=n_examples)
+        rows = gradient.inputs.flatten(0, 1)
+        return rows.t() @ rows / len(rows), gradient.slopes[0].flatten(0, 1)
+
     def message_curvature(self, m_back: Gaussian) -> tuple[Tensor, Tensor]:
         """What the messages' own precisions add to the metric: per row (o,) of the weights' matrix, and per weight."""
         zero = torch.zeros((), dtype=m_back.rho.dtype, device=m_back.rho.device)

@@ -6,9 +6,10 @@ from typing import Any
 
 from bayesmp import checks, priors
 from bayesmp.equations.linear_maps import ConvMap
+from bayesmp.equations.windows import Pair
 from bayesmp.layers.base import Message, Shape
 from bayesmp.layers.linear import WeightLayer
-from bayesmp.layers.windows import Pair, pair, short, window_count
+from bayesmp.layers.windows import pair, short, window_count
 
 
 class Conv2d(WeightLayer):

@@ -58,22 +58,23 @@ class SumLocal(Local):
             to_weights = {"weight": equations.exact_to_weight(linear_map, self.m_in, weight, terms)}
             if isinstance(self.m_in, Moments):
                 to_input = equations.exact_to_input(linear_map, weight, terms)
+            if bias is not None:
+                to_weights["bias"] = equations.linear_to_bias(
+                    linear_map, bias, self.m_out, m_back, at_cavity=self.at_cavity
+                )
         else:
             back = kernels.residual(self.m_out, m_back)
             to_weights = {"weight": equations.linear_to_weight(linear_map, self.m_in, weight, back)}
             if isinstance(self.m_in, Moments):
                 to_input = equations.linear_to_input(linear_map, self.m_in, weight, back)
-        if bias is not None:
-            to_weights["bias"] = equations.linear_to_bias(
-                linear_map, bias, self.m_out, m_back, at_cavity=self.at_cavity
-            )
+            if bias is not None:
+                sums = kernels.bias_sums(linear_map, bias.var, self.m_out, m_back.rho, back.to_weight)
+                to_weights["bias"] = Gaussian(sums.tau + bias.mean * sums.rho, sums.rho)
         return [to_input], to_weights
 
     def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor:
-        change = self.linear_map.op(self.mean_in, d_weights["weight"])
-        if "bias" in d_weights:
-            change = change + self.linear_map.spread(d_weights["bias"])
-        return change if d_ins[0] is None else change + self.linear_map.op(d_ins[0], self.weights["weight"].mean)
+        change = self.linear_map.op(self.mean_in, d_weights["weight"], d_weights.get("bias"))
+        return change if d_ins[0] is None else change.add_(self.linear_map.op(d_ins[0], self.weights["weight"].mean))
 
     def pullback(self, slope: Tensor) -> list[Tensor]:
         pulled = self.linear_map.op_input(slope.flatten(0, 1), self.weights["weight"].mean)
@@ -89,11 +90,15 @@ class SumLocal(Local):
         slopes = self.linear_map.rows(slope.flatten(0, 1))
         return Gradient(inputs, slopes.view(*slope.shape[:2], *slopes.shape[1:]))
 
+    def factors(self, slope: Tensor, *, n_examples: int) -> tuple[Tensor, Tensor]:
+        moments = self.linear_map.second_moments(self.mean_in[:n_examples], with_one="bias" in self.weights)
+        return moments, self.linear_map.rows(slope[0]).flatten(0, 1)
+
     def message_curvature(self, m_back: Gaussian) -> tuple[Tensor, Tensor]:
-        curvature = kernels.weight_curvature(self.m_out.input_var, m_back.rho)
+        per_row = kernels.curvature_sums(self.linear_map, self.m_out.input_var, m_back.rho)
         if not isinstance(self.m_in, Moments):
-            return self.linear_map.channel_sum(curvature), torch.zeros_like(curvature[(0,) * curvature.ndim])
-        return self.linear_map.channel_sum(curvature), self.m_in.var.mean() * curvature.sum() / curvature.shape[1]
+            return per_row, torch.zeros_like(per_row[0])
+        return per_row, self.m_in.var.mean() * per_row.mean()
 
 
 class WeightLayer(Layer):

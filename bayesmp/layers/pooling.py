@@ -12,9 +12,10 @@ from torch import Tensor
 
 from bayesmp import kernels
 from bayesmp.equations.weighted_sum import weighted_sum_to_output
+from bayesmp.equations.windows import Pair, gather_windows
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Shape, Weights
-from bayesmp.layers.windows import Pair, gather_windows, pair, scatter_windows, short, window_count
+from bayesmp.layers.windows import pair, short, window_count
 from bayesmp.regime import MOMENTS, Regime
 
 
@@ -38,29 +39,17 @@ class PoolLocal(Local):
     def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
         if not (isinstance(self.m_in, Moments) and isinstance(self.m_out, Moments)):
             return [None], {}
-        windows = self.m_in.map(self._gather)
-        message = kernels.weighted_sum_to_input(self.share, windows, self.m_out, m_back, dim=2)
-        return [message.map(self._scatter)], {}
+        return [kernels.pool_to_input(self.share, self.m_in, self.m_out, m_back, self.kernel, self.stride)], {}
 
     def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor | None:
-        return None if d_ins[0] is None else (self.share * self._gather(d_ins[0])).sum(2)
+        return None if d_ins[0] is None else kernels.pool_sum(self.share, d_ins[0], self.kernel, self.stride)
 
     def pullback(self, slope: Tensor) -> list[Tensor]:
-        per_window = self.share * slope.unsqueeze(3)  # (k, b, c, n, oh, ow)
-        if self.share.ndim == 0:  # one weight for all entries
-            k, b, c, oh, ow = slope.shape
-            per_window = per_window.expand(k, b, c, self.kernel[0] * self.kernel[1], oh, ow)
-        pulled = self._scatter(per_window.flatten(0, 1))
-        return [pulled.view(*slope.shape[:2], *pulled.shape[1:])]
+        like = self.m_in.mean if isinstance(self.m_in, Moments) else self.m_in
+        return [kernels.pool_spread(self.share, slope, like, self.kernel, self.stride)]
 
     def noise(self, below: Sequence[Tensor]) -> Tensor:
-        return (self.share.square() * self._gather(below[0])).sum(2)
-
-    def _gather(self, x: Tensor) -> Tensor:
-        return gather_windows(x, self.kernel, self.stride)
-
-    def _scatter(self, per_window: Tensor) -> Tensor:
-        return scatter_windows(per_window, (self.m_in.shape[2], self.m_in.shape[3]), self.kernel, self.stride)
+        return kernels.pool_sum(self.share.square(), below[0], self.kernel, self.stride)
 
 
 class Pool2d(Layer):
@@ -81,8 +70,8 @@ class Pool2d(Layer):
         return {"kernel": self.kernel, "stride": self.stride}
 
     @abstractmethod
-    def pool(self, windows: Moments) -> PooledMoments:
-        """The weighted sum over the entries (b, c, n, oh, ow) of each window, and its weights."""
+    def pool(self, m_in: Moments, kernel: Pair, stride: Pair) -> PooledMoments:
+        """The weighted sum over the entries of each window of the images (b, c, h, w), and its weights."""
 
     @abstractmethod
     def known_to_output(self, windows: Tensor) -> Tensor:
@@ -106,7 +95,7 @@ class Pool2d(Layer):
         if not isinstance(m_in, Moments):
             windows = gather_windows(m_in, kernel, stride)
             return PoolLocal(m_in, self.known_to_output(windows), self.known_share(windows), kernel, stride)
-        m_out = self.pool(m_in.map(lambda part: gather_windows(part, kernel, stride)))
+        m_out = self.pool(m_in, kernel, stride)
         return PoolLocal(m_in, Moments(m_out.mean, m_out.var), m_out.share, kernel, stride)
 
     def _window(self, shape: Shape) -> tuple[Pair, Pair]:
@@ -138,8 +127,8 @@ class MaxPool2d(Pool2d):
     def config(self) -> dict[str, Any]:
         return {**super().config(), "noise": self.noise}
 
-    def pool(self, windows: Moments) -> PooledMoments:
-        share, m_out = kernels.max_of_windows(windows, noise=self.noise, dim=2)
+    def pool(self, m_in: Moments, kernel: Pair, stride: Pair) -> PooledMoments:
+        share, m_out = kernels.max_pool(m_in, kernel, stride, noise=self.noise)
         return PooledMoments(m_out.mean, m_out.var, share)
 
     def known_to_output(self, windows: Tensor) -> Tensor:
@@ -153,7 +142,8 @@ class MaxPool2d(Pool2d):
 class AvgPool2d(Pool2d):
     """Mean of each window, exact in both directions."""
 
-    def pool(self, windows: Moments) -> PooledMoments:
+    def pool(self, m_in: Moments, kernel: Pair, stride: Pair) -> PooledMoments:
+        windows = m_in.map(lambda part: gather_windows(part, kernel, stride))
         share = self.known_share(windows.mean)
         m_out = weighted_sum_to_output(share, windows, dim=2)
         return PooledMoments(m_out.mean, m_out.var, share)

@@ -298,13 +298,12 @@ class ParallelSchedule(Schedule):
         for node, pulled in network.graph.pull(sweep.trace, slope[None]):
             if node.has_weights:
                 n_examples = max(1, self.settings.moment_rows // math.prod(network.shapes[node.output][1:]))
-                gradient = sweep.trace.locals[node.index].gradient(pulled, n_examples=n_examples)
-                rows, slopes = gradient.inputs.flatten(0, 1), gradient.slopes[0].flatten(0, 1)  # (r, i), (b p, o)
+                inputs, slopes = sweep.trace.locals[node.index].factors(pulled, n_examples=n_examples)
                 per_row, per_weight = sweep.curvatures[node.index]
                 curvature = slopes.t() @ (slopes / n_batch)
                 curvature.diagonal().add_(per_row, alpha=1.0 / n_batch)
                 rest = self._prior_rest[node.index] + per_weight * (self.n_data / n_batch)
-                self.metrics[node.index].update(rows.t() @ (rows / len(rows)), curvature, rest, self.share)
+                self.metrics[node.index].update(inputs, curvature, rest, self.share)
 
     def _solve(self, slope: Tensor) -> Tensor:
         """The inverse metric of every layer applied to a flat slope."""
@@ -351,5 +350,4 @@ class ParallelSchedule(Schedule):
 
 
 def _mean_square(values: Tensor) -> Tensor:
-    flat = values.flatten()
-    return torch.dot(flat, flat) / len(flat)
+    return torch.linalg.vector_norm(values).square() / values.numel()  # in any layout of memory

@@ -27,6 +27,7 @@ def test_each_benchmark_has_a_main(name):
     [
         (networks.cifar10_cnn, (3, 32, 32), 890_410),
         (networks.mnist_cnn, (1, 28, 28), 9_606),
+        (networks.pooled_cnn, (1, 28, 28), 27_562),
         (networks.mnist_mlp, (784,), 79_510),
         (networks.mnist_wide, (784,), 5_592_010),
         (lambda: networks.sine_mlp(4), (1,), 593),

@@ -87,3 +87,17 @@ def test_channel_sum_is_the_adjoint_of_spread(name):
     linear_map, _, w, z = tensors(name)
     per_unit = torch.arange(1.0, w.shape[0] + 1.0, dtype=torch.float64)
     torch.testing.assert_close((linear_map.channel_sum(z) * per_unit).sum(), (linear_map.spread(per_unit) * z).sum())
+
+
+@pytest.mark.parametrize("with_one", [False, True])
+@pytest.mark.parametrize("n_channels", [2, 40])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_second_moments_are_those_of_the_patches(name, n_channels, with_one):
+    """Also in more columns than are multiplied at once (SMALL_GRAM)."""
+    conv = conv_map(name)
+    x = torch.randn(4, n_channels, *conv.size_in, dtype=torch.float64)
+    for linear_map, part in ((conv, x), (conv, x.to(memory_format=torch.channels_last)), (DenseMap(), x.flatten(1))):
+        rows = linear_map.patches(part).flatten(0, 1)
+        rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], 1) if with_one else rows
+        found = linear_map.second_moments(part, with_one=with_one)
+        torch.testing.assert_close(found, rows.t() @ rows / len(rows))

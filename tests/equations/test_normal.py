@@ -1,5 +1,6 @@
 """The normal's helpers against scipy and against quadrature of the cut Gaussian, from score -1e3 to 40."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -7,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from bayesmp.equations import normal
 from bayesmp.equations.normal import (
+    FAR,
     MAX_SCORE,
     TAIL,
+    excess,
     hazard,
     log_normal_cdf,
     log_scaled_cdf,
@@ -20,7 +24,8 @@ from bayesmp.equations.normal import (
 )
 from tests.equations.truth import DTYPES, RTOL, assert_close, numbers, panels, rounded
 
-NEAR_TAIL = [TAIL - 1e-3, TAIL, TAIL + 1e-3]
+NEAR_TAIL = [-TAIL - 1e-3, -TAIL, -TAIL + 1e-3]
+NEAR_FAR = [-FAR - 1e-3, -FAR, -FAR + 1e-3]
 SCORES = [
     -1e3,
     -300.0,
@@ -28,6 +33,7 @@ SCORES = [
     -12.0,
     -6.0,
     *NEAR_TAIL,
+    *NEAR_FAR,
     -3.0,
     -1.0,
     -0.1,
@@ -92,10 +98,43 @@ def test_hazard_and_truncation_have_the_moments_of_a_cut_gaussian(dtype):
     assert_close(at + numbers(h), mean, rtol=RTOL[dtype], scale=np.maximum(1.0, np.abs(at)), what="mean")
 
 
-def test_truncation_is_continuous_where_the_forms_meet():
-    x = torch.tensor([np.nextafter(TAIL, -9.0), np.nextafter(TAIL, 0.0)])
+@pytest.mark.parametrize("dtype, end, rtol", [(torch.float64, TAIL, 1e-7), (torch.float32, FAR, 1e-4)])
+def test_truncation_is_continuous_where_the_forms_meet(dtype, end, rtol):
+    at = torch.tensor(-end, dtype=dtype)
+    x = torch.stack([torch.nextafter(at, at - 1), torch.nextafter(at, at + 1)])
     for part in truncation(x):
-        assert_close(part[0], part[1], rtol=1e-8)
+        assert_close(part[0], part[1], rtol=rtol)
+
+
+def whole_range(n):
+    """Scores of float32 from -MAX_SCORE to MAX_SCORE, dense around 0."""
+    far = torch.logspace(-6, 6, n)
+    return torch.cat([-far, torch.linspace(-20, 20, n), far, torch.zeros(1)])
+
+
+def test_excess_in_float32_has_a_relative_error_below_5e_7():
+    """Against mpmath at 30 digits, from 0 to MAX_SCORE."""
+    u = whole_range(400).abs()
+    with mpmath.workdps(30):
+        tail = [mpmath.erfc(mpmath.mpf(v) / mpmath.sqrt(2)) / 2 if v < 1e3 else None for v in u.tolist()]
+        pairs = zip(map(mpmath.mpf, u.tolist()), tail, strict=True)
+        truth = [1 / v - 2 / v**3 + 10 / v**5 if t is None else mpmath.npdf(v) / t - v for v, t in pairs]
+    assert_close(excess(u), np.array([float(v) for v in truth]), rtol=5e-7)
+
+
+@pytest.mark.parametrize("function, rtol", [("log_normal_cdf", 2e-6), ("hazard", 1e-5), ("scaled_cdf", 1e-6)])
+def test_forms_for_float32_agree_with_scipy_over_the_whole_range(function, rtol):
+    """hazard right of 0 and log_normal_cdf there decay as e^{-x^2/2}, whose exponent rounds to 6e-8 of itself."""
+    x = whole_range(2000)
+    x = x[x < 9.0] if function == "hazard" else x[x < 5.0] if function == "log_normal_cdf" else x
+    at = numbers(x)
+    log_cdf = special.log_ndtr(at)
+    truth = {
+        "log_normal_cdf": log_cdf,
+        "hazard": np.sqrt(2 / np.pi) / special.erfcx(-at / np.sqrt(2)),
+        "scaled_cdf": np.where(at < 0, 0.5 * special.erfcx(np.abs(at) / np.sqrt(2)), special.ndtr(at)),
+    }[function]
+    assert_close(getattr(normal, function)(x), truth, rtol=rtol)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

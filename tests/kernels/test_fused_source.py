@@ -1,6 +1,6 @@
-"""The CUDA text of every fused kernel, built for the host by a C++ compiler and run against its equation.
+"""The text of every fused kernel as CUDA gets it, built for the host by a C++ compiler and run against its equation.
 
-No GPU is needed: the text is plain C++ but for three functions of CUDA's mathematics, which a prelude supplies.
+No GPU is needed: the text is plain C++ but for one function of CUDA's mathematics, which a prelude supplies.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bayesmp import kernels
-from bayesmp.kernels import fused
+from bayesmp.kernels.text import FUNCTIONS
 from tests.kernels.cases import CALLS, messages
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 PRELUDE = r"""
 #include <cmath>
 static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static float erfcxf(float x) {
-  long double y = x;
-  if (y < 8.0L) return (float)(expl(y * y) * erfcl(y));
-  long double inv = 0.5L / (y * y);
-  return (float)((1.0L - inv * (1.0L - 3.0L * inv * (1.0L - 5.0L * inv))) / (y * 1.7724538509055160273L));
-}
 """
 
 
@@ -38,7 +32,7 @@ def host_launch(tmp_path_factory):
     built = {}
 
     def build(name, n_inputs):
-        source, n_outputs, options = fused.SOURCES[name]
+        source, n_outputs, options = FUNCTIONS[name].source, FUNCTIONS[name].n_outputs, FUNCTIONS[name].options
         arguments = [f"x{i}[k]" for i in range(n_inputs)] + list(options) + [f"y{i}[k]" for i in range(n_outputs)]
         parameters = [f"const float* x{i}" for i in range(n_inputs)] + [f"float {option}" for option in options]
         parameters += [f"float* y{i}" for i in range(n_outputs)]
@@ -53,11 +47,11 @@ def host_launch(tmp_path_factory):
     def launch(name, *tensors, **options):
         shape = torch.broadcast_shapes(*(part.shape for part in tensors))
         inputs = [np.ascontiguousarray(part.expand(shape).numpy(), np.float32) for part in tensors]
-        outputs = [np.empty(shape, np.float32) for _ in range(fused.SOURCES[name][1])]
+        outputs = [np.empty(shape, np.float32) for _ in range(FUNCTIONS[name].n_outputs)]
         run = built.setdefault(name, None) or build(name, len(inputs))
         built[name] = run
         pointers = [part.ctypes.data_as(ctypes.c_void_p) for part in (*inputs, *outputs)]
-        scalars = [ctypes.c_float(options[option]) for option in fused.SOURCES[name][2]]
+        scalars = [ctypes.c_float(options[option]) for option in FUNCTIONS[name].options]
         run(ctypes.c_long(inputs[0].size), *pointers[: len(inputs)], *scalars, *pointers[len(inputs) :])
         return tuple(torch.from_numpy(part) for part in outputs)
 
@@ -69,6 +63,7 @@ def test_the_source_computes_its_equation(name, host_launch, monkeypatch):
     """Against the equation in float64, no worse than ten times the equation's own float32 error, or 1e-4."""
     tensors = messages((40, 50))
     truth = CALLS[name](*(part.double() for part in tensors))
+    kernels.set_backend("torch")
     plain = CALLS[name](*tensors)
     used = []
 
@@ -86,10 +81,10 @@ def test_the_source_computes_its_equation(name, host_launch, monkeypatch):
         assert worse.double().mean() < 2e-3, f"{int(worse.sum())} of {worse.numel()} entries differ"
 
 
-@pytest.mark.parametrize("name", fused.SOURCES)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_torch_finds_the_entry_function_in_the_source(name):
     """torch parses the text with regular expressions, which a `>` in a body would mislead."""
-    source, n_outputs, options = fused.SOURCES[name]
+    source, n_outputs, options = FUNCTIONS[name].source, FUNCTIONS[name].n_outputs, FUNCTIONS[name].options
     kernel = torch.cuda.jiterator._create_multi_output_jit_fn(source, n_outputs, **dict.fromkeys(options, 0.0))
     assert kernel.kernel_name == name
     assert len(re.findall(r"T& ", source.split(f" {name}(")[1].split("{")[0])) == n_outputs

@@ -8,19 +8,10 @@ import torch
 from bayesmp import kernels
 from bayesmp.equations import activation, linear, weighted_sum
 from bayesmp.gaussian import Moments
-from bayesmp.kernels import fused
+from bayesmp.kernels import compiled, fused
 from tests.kernels.cases import CALLS, messages
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.fixture(autouse=True)
-def _own_backend():
-    """Each test starts on "auto" with nothing known to be broken, and leaves no trace of its choice."""
-    before = kernels._choice, kernels._broken
-    kernels._choice, kernels._broken = "auto", False
-    yield
-    kernels._choice, kernels._broken = before
 
 
 @needs_cuda
@@ -36,8 +27,9 @@ def test_fused_kernels_give_what_the_equations_give(name):
 
 
 @pytest.mark.parametrize("name", ["auto", "torch", "fused"])
-def test_on_the_cpu_the_equations_themselves_run(name, monkeypatch):
-    monkeypatch.setattr(fused, "launch", lambda *_, **__: pytest.fail("a CUDA kernel for CPU tensors"))
+def test_in_float64_the_equations_themselves_run(name, monkeypatch):
+    for module in (fused, compiled):
+        monkeypatch.setattr(module, "launch", lambda *_, **__: pytest.fail("a kernel for float64"))
     kernels.set_backend(name)
     mean, var, input_var, tau, rho = (part.double() for part in messages((5, 7)))
     m_z, m_back = linear.SumMoments(mean, var, input_var), kernels.Gaussian(tau, rho)

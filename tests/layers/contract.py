@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesmp.equations.windows import gather_windows
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers import AvgPool2d, Flatten
 from bayesmp.layers.base import Layer, Local, Memory, Weights
 from bayesmp.layers.pooling import Pool2d
-from bayesmp.layers.windows import gather_windows
 from bayesmp.regime import EXAMPLE_BY_EXAMPLE, LINEAR, MOMENTS, Regime
 
 torch.set_num_threads(1)
@@ -283,6 +283,10 @@ def check_gradient_is_the_jacobian_of_the_mean(layer, shape_in) -> None:
             torch.testing.assert_close(gradient.flat(), truth)
             parts = torch.einsum("kbpo,bpi->kboi", gradient.slopes, gradient.inputs).flatten(2)
             torch.testing.assert_close(parts, truth)
+            moments, rows = local.factors(slopes[:1], n_examples=2)
+            inputs = gradient.inputs[:2].flatten(0, 1)
+            torch.testing.assert_close(moments, inputs.t() @ inputs / len(inputs))
+            torch.testing.assert_close(rows, gradient.slopes[0].flatten(0, 1))
             fewer = local.gradient(slopes, n_examples=2)
             assert torch.equal(fewer.inputs, gradient.inputs[:2]) and torch.equal(fewer.slopes, gradient.slopes)
 
@@ -316,5 +320,5 @@ def mean_at_fixed_choice(layer, m_in, moved_in, weights, regime):
     if not isinstance(layer, Pool2d):
         return layer.sweep([moved_in], weights, regime).m_out.mean
     kernel = layer.kernel or (m_in.shape[2], m_in.shape[3])
-    windows, moved = (m.map(lambda x: gather_windows(x, kernel, layer.stride or kernel)) for m in (m_in, moved_in))
-    return (layer.pool(windows).share * moved.mean).sum(2)
+    stride = layer.stride or kernel
+    return (layer.pool(m_in, kernel, stride).share * gather_windows(moved_in.mean, kernel, stride)).sum(2)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bayesmp.layers.windows import gather_windows, pair, scatter_windows, window_count
+from bayesmp.equations.windows import gather_windows, scatter_windows
+from bayesmp.layers.windows import pair, window_count
 
 GEOMETRIES = [  # (height, width), kernel, stride
     ((4, 6), (2, 2), (2, 2)),

@@ -1,0 +1,117 @@
+"""A C++ text as a shared library: built with the system's compiler on first use and kept in the user's cache.
+
+The file's name holds a key of everything that the result depends on (text, flags, compiler, processor) and a digest of
+the file itself, so that a file that was cut short is noticed before it is loaded. It is written under a temporary name
+and then renamed: processes that build at the same moment do not disturb each other. Where the cache cannot be written
+to, the library is built for this process alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+COMPILERS = ("c++", "g++", "clang++")
+# Errno and traps of mathematical functions hinder vectorisation. NaN and infinity keep their meaning.
+FLAGS = ("-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-shared", "-fPIC")
+NATIVE = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler knows
+TIMEOUT = 120.0  # seconds; it takes about two
+SUFFIX = ".so"
+
+
+class NoCompilerError(RuntimeError):
+    """There is no C++ compiler, which is no fault of anyone's."""
+
+
+def load(text: str) -> ctypes.CDLL:
+    """The library of this text, from the cache or built now; a RuntimeError or OSError says why there is none."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise NoCompilerError(f"no C++ compiler found ($CXX, {', '.join(COMPILERS)})")
+    key = _key(text, compiler)
+    folder = cache_folder()
+    for path in sorted(folder.glob(f"{key}-*{SUFFIX}")):
+        if _is_whole(path):
+            with suppress(OSError):
+                return ctypes.CDLL(str(path))
+        with suppress(OSError):
+            path.unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return ctypes.CDLL(str(_publish(text, compiler, folder, key)))
+    except OSError:  # no place to keep it, or one from which nothing can be loaded
+        with tempfile.TemporaryDirectory(prefix="bayesmp-") as own:  # an open library outlives its file
+            return ctypes.CDLL(str(_publish(text, compiler, Path(own), key)))
+
+
+def find_compiler() -> str | None:
+    """$CXX if it is set, else the first of COMPILERS that there is."""
+    named = os.environ.get("CXX", "").strip()
+    if named:
+        return shutil.which(named)
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
+def cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME", "").strip()
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "bayesmp" / "kernels"
+    except RuntimeError:  # no home
+        return Path(os.devnull) / "bayesmp"  # where nothing can be written
+
+
+def _publish(text: str, compiler: str, folder: Path, key: str) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f"{key}.", suffix=".part", dir=folder)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        _compile(text, compiler, partial)
+        return partial.replace(folder / f"{key}-{_digest(partial)}{SUFFIX}")
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _compile(text: str, compiler: str, path: Path) -> None:
+    for native in NATIVE:
+        command = [compiler, *native, *FLAGS, "-o", str(path), "-x", "c++", "-"]
+        try:
+            done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        except subprocess.SubprocessError as error:
+            raise RuntimeError(f"{compiler} does not answer: {error}") from None
+        if done.returncode == 0 and path.stat().st_size > 0:
+            return
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    raise RuntimeError(f"{compiler} failed with {lines[0] if lines else f'exit status {done.returncode}'}")
+
+
+def _key(text: str, compiler: str) -> str:
+    """What the library depends on; the compiler's own file stands for its version."""
+    binary = os.stat(os.path.realpath(compiler))
+    parts = [text, *FLAGS, os.path.realpath(compiler), str(binary.st_size), str(binary.st_mtime_ns), _processor()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def _processor() -> str:
+    """What -march=native looks at: a cache may be shared by different machines."""
+    found = [platform.system(), platform.machine(), platform.processor()]
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        lines = [line for line in file if line.startswith(("model name", "flags", "Features", "CPU part"))]
+        found += sorted(set(lines))
+    return "\n".join(found)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:24]
+
+
+def _is_whole(path: Path) -> bool:
+    with suppress(OSError):
+        return path.name.endswith(f"-{_digest(path)}{SUFFIX}")
+    return False

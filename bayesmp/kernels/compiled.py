@@ -1,0 +1,199 @@
+"""The text of the equations (text.py) in C++ loops for CPUs: one pass over memory, several elements at a time.
+
+float32 only. The loops are built on first use (build.py) and called through ctypes, which lets other threads of Python
+run. An input may be one number for all elements; other inputs that are not laid out as the first one are copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp.equations.activation import leaky_relu_to_input
+from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.kernels import build
+from bayesmp.kernels.text import EVERYTHING, FUNCTIONS, Function
+
+CHUNK = 1024  # elements at a time; an input that is one number for all is spread out over a chunk once
+LEAST_WORK = 65_536  # elements for each thread; with fewer a thread costs more than it brings
+
+
+def source() -> str:
+    """The whole text: prelude, equations, a loop over each, sums and pools."""
+    here = Path(__file__).parent
+    equations = EVERYTHING.replace("template <typename T>", "template <typename T> INLINE")
+    loops = "".join(_loop(name, function) for name, function in FUNCTIONS.items())
+    prelude, *others = ((here / name).read_text() for name in ("prelude.cpp", "sums.cpp", "pools.cpp"))
+    return "".join([prelude, equations, loops, *others])
+
+
+def _loop(name: str, function: Function) -> str:
+    """A loop over elements begin to end; bit i of `constant` says that input i is one number."""
+    inputs, outputs = range(function.n_inputs), range(function.n_outputs)
+    values = [f"x{i}[k]" for i in inputs] + ["option"] * len(function.options) + [f"y{i}" for i in outputs]
+    lines = [
+        f'extern "C" void run_{name}(int64_t begin, int64_t end, uint64_t constant, const float* const* in,',
+        "                           float* const* out, float option) {",
+        f"  float spread[{function.n_inputs}][{CHUNK}];",
+        f"  for (int i = 0; i < {function.n_inputs}; ++i)",
+        f"    if (constant >> i & 1) for (int k = 0; k < {CHUNK}; ++k) spread[i][k] = in[i][0];",
+        f"  for (int64_t at = begin; at < end; at += {CHUNK}) {{",
+        f"    int64_t n = end - at < {CHUNK} ? end - at : {CHUNK};",
+        *(f"    const float* __restrict x{i} = constant >> {i} & 1 ? spread[{i}] : in[{i}] + at;" for i in inputs),
+        *(f"    float* __restrict out{i} = out[{i}] + at;" for i in outputs),
+        "#pragma omp simd",
+        "    for (int64_t k = 0; k < n; ++k) {",
+        f"      float {', '.join(f'y{i}' for i in outputs)};",
+        f"      {name}({', '.join(values)});",
+        f"      {' '.join(f'out{i}[k] = y{i};' for i in outputs)}",
+        "    }",
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def entry_of(name: str) -> Callable[..., None]:
+    """run_NAME of the library."""
+    entry = getattr(_library(), f"run_{name}")
+    entry.argtypes, entry.restype = _signature(name), None
+    return entry
+
+
+def _signature(name: str) -> list[Any]:
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    if name in FUNCTIONS:  # from, to, which inputs are constant, inputs, outputs, option
+        return [number, number, number, pointer, pointer, ctypes.c_float]
+    if name in ("bias_sums", "curvature_sums"):  # rows, columns, inputs, sums
+        return [number, number, *([number] if name == "curvature_sums" else []), pointer, pointer]
+    return [pointer, number, number, pointer, pointer, ctypes.c_float]  # windows, from, to, inputs, outputs, option
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Built or found, and tried once: a library that computes something else is worse than none."""
+    library = build.load(source())
+    entry = library.run_leaky_relu_to_input
+    entry.argtypes, entry.restype = _signature("leaky_relu_to_input"), None
+    m_in, m_back = _sample()
+    truth = leaky_relu_to_input(m_in, m_back, 0.1)
+    parts = m_in.mean, m_in.var, m_back.tau, m_back.rho
+    found = [torch.empty_like(parts[0]) for _ in range(2)]
+    entry(0, found[0].numel(), 0, pointers(parts), pointers(found), 0.1)
+    if not all(map(torch.allclose, found, (truth.tau, truth.rho), (1e-2, 1e-2), (1e-4, 1e-4))):
+        raise RuntimeError("the compiled loops give wrong numbers")
+    return library
+
+
+def forget() -> None:
+    """Load the library anew at its next use."""
+    entry_of.cache_clear()
+    _library.cache_clear()
+
+
+def _sample() -> tuple[Moments, Gaussian]:
+    """Ordinary messages at an activation."""
+    grid = torch.linspace(-3.0, 3.0, 37)
+    return Moments(grid, 0.5 + grid.square()), Gaussian(0.3 - grid.flip(0), 0.1 + grid.abs())
+
+
+def can_take(tensors: Sequence[Tensor]) -> bool:
+    """Whether loops may answer for these tensors: float32 on the CPU, and nobody differentiates."""
+    return (
+        all(part.dtype == torch.float32 and part.device.type == "cpu" for part in tensors)
+        and not (torch.is_grad_enabled() and any(part.requires_grad for part in tensors))
+        and type(tensors[0]) is Tensor
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
+# --- element by element ----------------------------------------------------------------------------------------------
+
+
+def launch(name: str, *tensors: Tensor, **options: float) -> tuple[Tensor, ...]:
+    """One pass of a function of text.py over tensors that broadcast against each other."""
+    function, entry, first = FUNCTIONS[name], entry_of(name), tensors[0]
+    shape, strides = first.shape, first.stride()
+    constant = 0
+    is_dense = first.is_contiguous() or channels_come_last(first)
+    if not (is_dense and all(part.shape == shape and part.stride() == strides for part in tensors)):
+        tensors, constant = _laid_out(tensors)
+        first = next(part for k, part in enumerate(tensors) if not constant >> k & 1)
+    outputs = [_empty(first) for _ in range(function.n_outputs)]
+    option = options[function.options[0]] if function.options else 0.0
+    arguments = pointers(tensors), pointers(outputs), option
+    share_out(outputs[0].numel(), LEAST_WORK, lambda begin, end: entry(begin, end, constant, *arguments))
+    return tuple(outputs)
+
+
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, memory_format=layout_of(like))
+
+
+def layout_of(tensor: Tensor) -> torch.memory_format:
+    return torch.channels_last if channels_come_last(tensor) else torch.contiguous_format
+
+
+def channels_come_last(tensor: Tensor) -> bool:
+    return tensor.ndim == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _laid_out(tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], int]:
+    """All tensors in one shape and order of memory but for those that are one number; and which these are, as bits."""
+    shape = torch.broadcast_shapes(*(part.shape for part in tensors))
+    whole = [part for part in tensors if part.shape == shape and not is_one_number(part)]
+    layout = torch.channels_last if any(map(channels_come_last, whole)) else torch.contiguous_format
+    found, constant = [], 0
+    for k, part in enumerate(tensors):
+        if whole and is_one_number(part):
+            constant |= 1 << k
+            found.append(part.expand(shape))
+        else:
+            found.append(part.expand(shape).contiguous(memory_format=layout))
+    return tuple(found), constant
+
+
+def is_one_number(tensor: Tensor) -> bool:
+    """One number in memory, however often it is looked at."""
+    return tensor.numel() > 0 and all(
+        step == 0 or size == 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def pointers(tensors: Sequence[Tensor]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*[part.data_ptr() for part in tensors])
+
+
+def share_out(n: int, least: int, work: Callable[[int, int], None]) -> None:
+    """work(begin, end) over 0 to n, in equal parts for as many threads as torch uses, each with at least `least`."""
+    n_threads = min(torch.get_num_threads(), n // least)
+    if n_threads < 2:
+        work(0, n)
+        return
+    ends = [n * k // n_threads for k in range(n_threads + 1)]
+    others = [_pool_of_threads().submit(work, *part) for part in pairwise(ends[1:])]
+    work(0, ends[1])
+    for other in others:
+        other.result()
+
+
+@cache
+def _pool_of_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="bayesmp")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool_of_threads.cache_clear)
