@@ -1,5 +1,7 @@
 """bayesmp: Bayesian neural networks trained by message passing."""
 
+from typing import TYPE_CHECKING, Any
+
 from bayesmp import data, metrics
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
@@ -7,6 +9,9 @@ from bayesmp.history import EpochRecord, History
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.network import Network, load
 from bayesmp.trainer import TrainConfig, Trainer, fit
+
+if TYPE_CHECKING:
+    from bayesmp.estimators import MPClassifier, MPRegressor
 
 __version__ = "0.2.0"
 __all__ = [
@@ -20,6 +25,8 @@ __all__ = [
     "History",
     "LeakyReLU",
     "Linear",
+    "MPClassifier",
+    "MPRegressor",
     "MaxPool2d",
     "Moments",
     "Network",
@@ -34,3 +41,13 @@ __all__ = [
     "load",
     "metrics",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, imported when first used: scikit-learn takes about a second to import."""
+    if name in ("MPClassifier", "MPRegressor"):
+        from bayesmp import estimators
+
+        globals()[name] = found = getattr(estimators, name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
