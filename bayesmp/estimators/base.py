@@ -130,7 +130,7 @@ class MPEstimator(BaseEstimator):
                 f"{type(self).__name__} was {history.stopped}: the leave-one-out score or the means still moved; raise "
                 f"max_epochs (now {self.max_epochs})",
                 ConvergenceWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
         if self.verbose:
             print(history)

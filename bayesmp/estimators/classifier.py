@@ -85,8 +85,10 @@ class MPClassifier(ClassifierMixin, MPEstimator):
             return np.log(self.predict_proba(X))
 
     def predict_epistemic(self, X: Any) -> Floats:
-        """How much of each row's entropy more data would take away, in nats (n,): large for rows unlike the training
-        data.
+        """How much of each row's entropy more data would take away, in nats (n,).
+
+        Large where the functions that fit the data disagree about the label: near boundaries that few rows tell of, and
+        on the whole for rows unlike the training data; but far out on one class's side they may all agree.
         """
         return self._predict(X).epistemic.numpy()
 
