@@ -72,7 +72,7 @@ class TestTools:
     def test_a_pipeline_is_cross_validated(self, cls):
         x, y = table(cls)
         model = make_pipeline(PolynomialFeatures(2, include_bias=False), cls(**{**SMALL, "epochs": 20}))
-        assert cross_val_score(model, x, y, cv=3).min() > 0.7
+        assert cross_val_score(model, x, y, cv=3).min() > 0.5
 
     def test_a_grid_finds_the_better_setting(self, cls):
         x, y = table(cls)

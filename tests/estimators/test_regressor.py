@@ -74,7 +74,7 @@ def test_leave_one_out_score_is_that_of_leaving_one_out():
     """Against as many fits as there are rows; a linear network, where it is exact but for the noise and the scaling,
     which see all rows.
     """
-    x, y, _, _ = linear(120)
+    x, y, _, _ = linear(60)
     y = 1000.0 + 50.0 * y[:, 0]
     options = {"hidden": (), "epochs": 40, "random_state": 0}
     model = bmp.MPRegressor(**options).fit(x, y)
@@ -83,7 +83,7 @@ def test_leave_one_out_score_is_that_of_leaving_one_out():
         mean, std = bmp.MPRegressor(**options).fit(x[rows], y[rows]).predict(x[[left_out]], return_std=True)
         scores.append(-metrics.gaussian_nll(mean, std**2, y[[left_out]]))
         errors.append((mean[0] - y[left_out]) ** 2)
-    assert model.loo_score_ == pytest.approx(np.mean(scores), abs=0.04)
+    assert model.loo_score_ == pytest.approx(np.mean(scores), abs=0.06)
     assert model.loo_error_ == pytest.approx(math.sqrt(np.mean(errors)), rel=0.03)
 
 
