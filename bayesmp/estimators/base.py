@@ -65,8 +65,8 @@ class MPEstimator(BaseEstimator):
     loo_score_: float
     loo_error_: float
     _seed: int
-    _x: Floats  # all rows seen, in the units they came in
-    _y: NDArray[Any]
+    _x: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
+    _y: NDArray[Any] | None
     _x_scaling: Scaling
     _y_scaling: Scaling | None
 
@@ -101,6 +101,11 @@ class MPEstimator(BaseEstimator):
         if is_first:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         else:
+            if self._x is None or self._y is None:
+                raise ValueError(
+                    "partial_fit adds to the rows seen before, and this model was saved without them (data=False); "
+                    "call fit with all rows"
+                )
             seed = self._seed
             x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
             start = self.network_.marginal.mean.cpu()

@@ -10,11 +10,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from bayesmp.estimators.base import Floats, MPEstimator, Posed
+from bayesmp.estimators.base import Floats, Posed
+from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Argmax, ClassPrediction
 
 
-class MPClassifier(ClassifierMixin, MPEstimator):
+class MPClassifier(ClassifierMixin, SavedEstimator):
     """A Bayesian network for labels: probabilities of the classes, and how much of the doubt is ignorance.
 
     Inputs are standardised inside by the training data. Labels may be of any type: numbers, texts, booleans.
@@ -39,7 +40,7 @@ class MPClassifier(ClassifierMixin, MPEstimator):
         n_features_in_, feature_names_in_: the columns seen in `fit`.
 
     Note:
-        The rows seen are kept, so that `partial_fit` can add to them; a pickle holds them, too.
+        The rows seen are kept, so that `partial_fit` can add to them; a pickle or a saved file holds them, too.
     """
 
     classes_: NDArray[Any]

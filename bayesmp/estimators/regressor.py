@@ -10,13 +10,14 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from bayesmp.data import Scaling
-from bayesmp.estimators.base import Floats, MPEstimator, Posed
+from bayesmp.estimators.base import Floats, Posed
+from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Regression, RegressionPrediction
 
 CONSTANT_NOISE_VAR = 1e-4  # targets that are all equal tell no noise; relative to their square, this is taken
 
 
-class MPRegressor(RegressorMixin, MPEstimator):
+class MPRegressor(RegressorMixin, SavedEstimator):
     """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
 
     Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. The
@@ -44,7 +45,7 @@ class MPRegressor(RegressorMixin, MPEstimator):
 
     Note:
         Targets that are all equal give neither scale nor noise: both are then taken from their size, the noise as 1 %.
-        The rows seen are kept, so that `partial_fit` can add to them; a pickle holds them, too.
+        The rows seen are kept, so that `partial_fit` can add to them; a pickle or a saved file holds them, too.
     """
 
     _y_scaling: Scaling
