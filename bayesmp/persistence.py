@@ -4,8 +4,8 @@
     metadata["checksum"]   CRC-32 of that text
     metadata["checksums"]  {tensor name: CRC-32 of its bytes}
 
-The kind is "model", "run" or "estimator". A run contains its model, so both can be read as a model. What the rest of the header says is up to the classes that
-save themselves: `Network.save` and `Trainer.save`.
+The kind is "model", "run" or "estimator". A run contains its model, so both can be read as a model. What the rest of
+the header says is up to the classes that save themselves: `Network.save`, `Trainer.save`, `SavedEstimator.save`.
 
 The writer is our own: it streams each tensor from where it lives, so a store of sites that does not fit in memory can
 be saved, too. Any safetensors reader can read the result.

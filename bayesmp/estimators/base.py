@@ -144,8 +144,20 @@ class MPEstimator(BaseEstimator):
     def _check_inputs(self, X: Any) -> Floats:
         """X as it was in `fit`: the same columns, finite numbers; standardised."""
         check_is_fitted(self)
-        x: Floats = validate_data(self, X, dtype=np.float64, reset=False)
+        x: Floats = self._check_table(X, reset=False)
         return self._x_scaling.apply(x)
+
+    def _check_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+        """X, and y if it is given, as scikit-learn checks them, and with advice about columns of text."""
+        try:
+            return validate_data(self, X, y, dtype=np.float64, **options)
+        except ValueError as error:
+            if "could not convert string to float" not in str(error):
+                raise
+            raise ValueError(
+                f"{error}; {type(self).__name__} learns from numbers only: encode columns of text first, e.g. with "
+                "OneHotEncoder in a ColumnTransformer"
+            ) from error
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 
 from bayesmp.estimators.base import Floats, Posed
 from bayesmp.estimators.files import SavedEstimator
@@ -35,7 +35,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         history_: what training told, one record per epoch.
         n_iter_: epochs of the last `fit` or `partial_fit`.
         loo_score_: leave-one-out score, higher is better: mean log-probability of each training label, predicted
-            without its row (nats). From at most 5,000 rows.
+            without its row (nats); from a random part of more than 1,024 rows.
         loo_error_: share of training labels that are predicted wrongly without their rows.
         n_features_in_, feature_names_in_: the columns seen in `fit`.
 
@@ -94,7 +94,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return self._predict(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
-        x, y = validate_data(self, X, y, dtype=np.float64, reset=is_first)
+        x, y = self._check_table(X, y, reset=is_first)
         check_classification_targets(y)
         return x, column_or_1d(y, warn=True)
 

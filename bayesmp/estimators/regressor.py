@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
 
 from bayesmp.data import Scaling
 from bayesmp.estimators.base import Floats, Posed
@@ -38,7 +37,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         history_: what training told, one record per epoch.
         n_iter_: epochs of the last `fit` or `partial_fit`.
         loo_score_: leave-one-out score, higher is better: mean log-density of each training target, in its own units,
-            predicted without its row (nats; mean over targets, too). From at most 5,000 rows.
+            predicted without its row (nats; mean over targets, too); from a random part of more than 1,024 rows.
         loo_error_: leave-one-out root mean squared error in units of y; with several targets, in standard deviations of
             each of them.
         n_features_in_, feature_names_in_: the columns seen in `fit`.
@@ -94,7 +93,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return tags
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, Floats]:
-        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True, reset=is_first)
+        x, y = self._check_table(X, y, y_numeric=True, multi_output=True, reset=is_first)
         y = np.asarray(y, dtype=np.float64)
         if not is_first and y.shape[1:] != self._target_shape:
             expected = ", ".join(["n", *map(str, self._target_shape)])

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -136,6 +137,20 @@ class TestTools:
         x, y = table(cls)
         with pytest.raises(ValueError, match=match):
             cls(**SMALL).fit(spoil(x), y)
+
+    def test_columns_of_text_are_refused_with_advice(self, cls):
+        x, y = table(cls)
+        text = np.concatenate([x, np.full((len(x), 1), "Berlin")], 1).astype(object)
+        with pytest.raises(ValueError, match=r"'Berlin'.*encode columns of text first, e.g. with OneHotEncoder"):
+            cls(**SMALL).fit(text, y)
+
+    def test_tensors_lists_and_integers_are_tables_too(self, cls):
+        x, y = table(cls)
+        rows = np.round(10 * x).astype(np.int64)
+        expected = cls(**SMALL).fit(rows, y).predict_epistemic(rows)
+        for form in (torch.as_tensor(rows), rows.tolist(), rows.astype(np.float64)):
+            found = cls(**SMALL).fit(form, y).predict_epistemic(form)
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
 
     def test_sparse_data_are_refused(self, cls):
         sparse = pytest.importorskip("scipy.sparse")
