@@ -1,7 +1,7 @@
 """bayesmp: Bayesian neural networks trained by message passing."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bayesmp import data, metrics
 from bayesmp.gaussian import Gaussian, Moments
@@ -12,14 +12,10 @@ from bayesmp.many import fit_many
 from bayesmp.network import Network, load
 from bayesmp.trainer import TrainConfig, Trainer, fit
 
+if TYPE_CHECKING:
+    from bayesmp.estimators import MPClassifier, MPRegressor
+
 __version__ = "0.2.0"
-
-
-def __getattr__(name: str) -> Any:
-    """`bayesmp.plots`, loaded when it is first used."""
-    if name == "plots":
-        return importlib.import_module("bayesmp.plots")
-    raise AttributeError(f"module 'bayesmp' has no attribute {name!r}")
 
 
 __all__ = [
@@ -33,6 +29,8 @@ __all__ = [
     "History",
     "LeakyReLU",
     "Linear",
+    "MPClassifier",
+    "MPRegressor",
     "MaxPool2d",
     "Moments",
     "Network",
@@ -49,3 +47,12 @@ __all__ = [
     "metrics",
     "plots",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first used: scikit-learn takes about a second to import, matplotlib as well."""
+    if name == "plots":
+        return importlib.import_module("bayesmp.plots")
+    if name in ("MPClassifier", "MPRegressor"):
+        return getattr(importlib.import_module("bayesmp.estimators"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

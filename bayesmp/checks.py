@@ -65,6 +65,10 @@ def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Te
     return x
 
 
+def _is_off_scale(size: float) -> bool:
+    return size > LARGEST_SIZE or 0.0 < size < 1.0 / LARGEST_SIZE
+
+
 def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
     """Warn of inputs or real targets that are far from order one, which priors expect, and say what to do."""
     remedy = "priors expect numbers of order one, and the fit will be poor; scale them with bayesmp.data.standardise, "
@@ -78,7 +82,7 @@ def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
         message = f"x is not scaled: {where} has mean {mean:.3g} and standard deviation {std:.3g}; {remedy}"
     elif 0.0 < float(size.max()) < 1.0 / LARGEST_SIZE:
         message = f"x is not scaled: no column is larger than {float(size.max()):.3g} (root mean square); {remedy}"
-    elif y.is_floating_point() and not 1.0 / LARGEST_SIZE < float(y.double().square().mean().sqrt()) < LARGEST_SIZE:
+    elif y.is_floating_point() and _is_off_scale(float(y.double().square().mean().sqrt())):
         mean, std = float(y.double().mean()), float(y.double().std(correction=0))
         message = f"y is not scaled: it has mean {mean:.3g} and standard deviation {std:.3g}; {remedy}"
     else:

@@ -1,11 +1,11 @@
 """The file format: a safetensors file, whose metadata hold one JSON header that says what the tensors are. No pickle.
 
-    metadata["bayesmp"]    {"format": 2, "library": "0.1.0", "torch": "2.6.0", "kind": "model" or "run", ...}
+    metadata["bayesmp"]    {"format": 2, "library": "0.1.0", "torch": "2.6.0", "kind": "model", ...}
     metadata["checksum"]   CRC-32 of that text
     metadata["checksums"]  {tensor name: CRC-32 of its bytes}
 
-A run contains its model, so both can be read as a model. What the rest of the header says is up to the classes that
-save themselves: `Network.save` and `Trainer.save`.
+The kind is "model", "run" or "estimator". A run contains its model, so both can be read as a model. What the rest of
+the header says is up to the classes that save themselves: `Network.save`, `Trainer.save`, `SavedEstimator.save`.
 
 The writer is our own: it streams each tensor from where it lives, so a store of sites that does not fit in memory can
 be saved, too. Any safetensors reader can read the result.
@@ -133,10 +133,15 @@ def opened(path: PathLike, *, kinds: tuple[str, ...]) -> Iterator[SavedFile]:
         kind = file.header["kind"]
         if kind not in kinds:
             raise ValueError(
-                f"{path!r} holds a {kind}, expected a {' or a '.join(kinds)}; Network.save writes models for "
-                "bayesmp.load, Trainer.save writes runs for Trainer.load"
+                f"{path!r} holds {_with_article(kind)}, expected {' or '.join(map(_with_article, kinds))}; "
+                "Network.save writes models for bayesmp.load, Trainer.save writes runs for Trainer.load, "
+                "MPRegressor.save and MPClassifier.save write estimators for their load"
             )
         yield file
+
+
+def _with_article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 class SavedFile:

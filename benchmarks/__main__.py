@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from bayesmp.data import MissingDataError
 
 # about a quarter of an hour in all on two cores
-FOR_CPU = ("cpu", "sine", "mnist640", "robustness", "low_data", "scaling", "between_seeds", "truth", "honesty")
+FOR_CPU = (
+    "cpu",
+    "sine",
+    "mnist640",
+    "robustness",
+    "low_data",
+    "scaling",
+    "between_seeds",
+    "truth",
+    "honesty",
+    "estimators",
+)
 FOR_GPU = ("cifar10", "big_mlp")
 
 

@@ -13,6 +13,7 @@ PACKAGE = Path(bayesmp.__file__).parent
 LINE = [
     {"cli"},
     {"demo", "many"},
+    {"estimators"},
     {"trainer"},
     {"joint", "stopping", "history"},
     {"schedules"},

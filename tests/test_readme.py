@@ -23,8 +23,17 @@ def run(name):
 
 
 def test_every_python_block_is_tested():
-    assert set(EXAMPLES) == {"Regression", "Classification"}
+    assert set(EXAMPLES) == {"Estimators", "Regression", "Classification"}
     assert TEXT.count("```python") == sum(text.count("```python") for text in SECTIONS.values())
+
+
+def test_estimators_example():
+    """Friedman's function with noise of std 1."""
+    names = run("Estimators")
+    inside = (names["low"] <= names["y_test"]) & (names["y_test"] <= names["high"])
+    assert 0.75 < inside.mean() < 0.98
+    assert names["model"].score(names["X_test"], names["y_test"]) > 0.75
+    assert (names["std"] > 0.8).all()
 
 
 def test_regression_example():

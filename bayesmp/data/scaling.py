@@ -41,8 +41,8 @@ class Scaling:
         std = np.sqrt(squares / (len(x) if per_feature else x.size))
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):
             raise ValueError("cannot standardise data with NaN or infinite values; impute or drop them")
-        # a constant column's std is rounding error, not always exactly 0
-        constant = std <= 1e-12 * np.maximum(1.0, np.abs(mean))
+        # a constant column's std is rounding error of its mean, not always exactly 0; in small units no std is an error
+        constant = std <= 1e-12 * np.abs(mean)
         return cls(mean, np.where(constant, 1.0, std))
 
     def apply(self, x: Any) -> Any:

@@ -48,6 +48,12 @@ def test_a_constant_column_becomes_zero(value):
     assert np.isfinite(scaled).all()
 
 
+def test_a_column_in_small_units_is_not_constant():
+    """Everything below 1e-12 counted as a rounding error once, so nanograms in tonnes became zeros."""
+    x = 1e-15 * np.arange(6.0)[:, None]
+    np.testing.assert_allclose(standardise(x)[0], standardise(np.arange(6.0)[:, None])[0])
+
+
 def test_the_input_is_not_changed():
     x = np.arange(6.0).reshape(3, 2)
     before = x.copy()

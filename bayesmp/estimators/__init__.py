@@ -1,0 +1,6 @@
+"""scikit-learn's face of the library: arrays or data frames in, arrays in the units of the data out."""
+
+from bayesmp.estimators.classifier import MPClassifier
+from bayesmp.estimators.regressor import MPRegressor
+
+__all__ = ["MPClassifier", "MPRegressor"]

@@ -1,0 +1,194 @@
+"""What both estimators share: the network for a table, standardised inputs, one training run, data added later."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from bayesmp.data import Scaling
+from bayesmp.heads import Head
+from bayesmp.history import History
+from bayesmp.layers import LeakyReLU, Linear
+from bayesmp.layers.base import Layer
+from bayesmp.network import Network
+from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
+
+Floats: TypeAlias = NDArray[np.float64]
+Hidden: TypeAlias = int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
+Self = TypeVar("Self", bound="MPEstimator")
+
+HIDDEN_FORMS = (
+    "widths such as (50,) or (32, 32), all layers of the network such as [Linear(10, 50), LeakyReLU(), Linear(50, 1)], "
+    "or a function (n_inputs, n_outputs) -> such layers"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Posed:
+    """A table's targets as a network learns them.
+
+    Attributes:
+        head: what they mean.
+        targets: as the head wants them.
+        n_outputs: of the network.
+        scaling: how they were standardised, if they were.
+    """
+
+    head: Head
+    targets: NDArray[Any]
+    n_outputs: int
+    scaling: Scaling | None = None
+
+
+class MPEstimator(BaseEstimator):
+    """Parameters, training and the data seen so far; the two estimators say what targets mean.
+
+    The network is trained in float32 and kept in float64, so that predictions do not depend on which rows are predicted
+    together.
+    """
+
+    network_: Network
+    history_: History
+    n_iter_: int
+    loo_score_: float
+    loo_error_: float
+    _seed: int
+    _x: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
+    _y: NDArray[Any] | None
+    _x_scaling: Scaling
+    _y_scaling: Scaling | None
+
+    def __init__(
+        self,
+        hidden: Hidden = (50,),
+        *,
+        epochs: int | str = "auto",
+        max_epochs: int = MAX_EPOCHS,
+        batch_size: int = 128,
+        random_state: Any = None,
+        verbose: bool | int = False,
+    ) -> None:
+        self.hidden = hidden
+        self.epochs = epochs
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _pose(self, y: NDArray[Any]) -> Posed:
+        """What the network is to learn from these targets."""
+        raise NotImplementedError
+
+    def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
+        """`loo_score_` and `loo_error_` from what training computed."""
+        raise NotImplementedError
+
+    def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
+        """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
+        start: Tensor | None = None
+        if is_first:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        else:
+            if self._x is None or self._y is None:
+                raise ValueError(
+                    "partial_fit adds to the rows seen before, and this model was saved without them (data=False); "
+                    "call fit with all rows"
+                )
+            seed = self._seed
+            x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
+            start = self.network_.marginal.mean.cpu()
+        x_scaling = Scaling.fit(x)
+        posed = self._pose(y)
+        network = make_network(self.hidden, x.shape[1], posed.n_outputs, posed.head, seed=seed)
+        if start is not None:
+            if start.shape != network.start.shape:
+                raise ValueError(
+                    f"partial_fit goes on with the network it has ({len(start):,} weights), but hidden was changed to "
+                    f"{self.hidden!r} ({len(network.start):,} weights); call fit to start anew"
+                )
+            network.start = start
+        history = self._run(network, x_scaling.apply(x), posed.targets, seed)
+        self._seed, self._x, self._y, self._x_scaling, self._y_scaling = seed, x, y, x_scaling, posed.scaling
+        self.network_, self.history_, self.n_iter_ = network.to(torch.float64), history, len(history)
+        self.loo_score_, self.loo_error_ = self._tell_loo(history.loo_nll[-1], history.loo_error[-1])
+        return self
+
+    def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
+        trainer = Trainer(network, x, targets, batch_size=self.batch_size, seed=seed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=f"training was {NOT_AT_REST}")  # said below, for estimators
+            history = trainer.run(self.epochs, max_epochs=self.max_epochs, progress=bool(self.verbose))
+        if history.stopped.startswith(NOT_AT_REST):
+            warnings.warn(
+                f"{type(self).__name__} was {history.stopped}: the leave-one-out score or the means still moved; raise "
+                f"max_epochs (now {self.max_epochs})",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        if self.verbose:
+            print(history)
+        return history
+
+    def _check_inputs(self, X: Any) -> Floats:
+        """X as it was in `fit`: the same columns, finite numbers; standardised."""
+        check_is_fitted(self)
+        x: Floats = self._check_table(X, reset=False)
+        return self._x_scaling.apply(x)
+
+    def _check_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+        """X, and y if it is given, as scikit-learn checks them, and with advice about columns of text."""
+        try:
+            return validate_data(self, X, y, dtype=np.float64, **options)
+        except ValueError as error:
+            if "could not convert string to float" not in str(error):
+                raise
+            raise ValueError(
+                f"{error}; {type(self).__name__} learns from numbers only: encode columns of text first, e.g. with "
+                "OneHotEncoder in a ColumnTransformer"
+            ) from error
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "network_")
+
+
+def make_network(hidden: Hidden, n_inputs: int, n_outputs: int, head: Head, *, seed: int) -> Network:
+    """The network that `hidden` describes, or a ValueError if it does not fit the data."""
+    layers = _layers(hidden, n_inputs, n_outputs)
+    network = Network(layers, head, seed=seed)
+    if network.input_shape != (n_inputs,) or network.n_outputs != n_outputs:
+        raise ValueError(
+            f"the layers in hidden take inputs of shape {network.input_shape} and have {network.n_outputs} outputs; "
+            f"these data need ({n_inputs},) and {n_outputs}: change the first and last layer, or give widths such as "
+            "(50,) or a function (n_inputs, n_outputs) -> layers"
+        )
+    return network
+
+
+def _layers(hidden: Hidden, n_inputs: int, n_outputs: int) -> list[Layer]:
+    if callable(hidden):
+        hidden = hidden(n_inputs, n_outputs)
+    if isinstance(hidden, (int, np.integer)) and not isinstance(hidden, bool):
+        hidden = (int(hidden),)
+    if isinstance(hidden, (str, bytes)) or not isinstance(hidden, (Sequence, np.ndarray)):
+        raise ValueError(f"hidden must be {HIDDEN_FORMS}; got {hidden!r}")
+    parts: list[Any] = list(hidden)
+    if parts and all(isinstance(part, Layer) for part in parts):
+        return parts
+    if not all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) and part > 0 for part in parts):
+        raise ValueError(f"hidden must be {HIDDEN_FORMS}; got {hidden!r}")
+    layers: list[Layer] = []
+    for n_in, n_out in pairwise([n_inputs, *map(int, parts), n_outputs]):
+        layers += [Linear(n_in, n_out), LeakyReLU()]
+    return layers[:-1]

@@ -1,0 +1,115 @@
+"""Estimators in files: the network's format (persistence.py), with what brings a table to the network and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from bayesmp import persistence
+from bayesmp.data import Scaling
+from bayesmp.estimators.base import MPEstimator
+from bayesmp.history import History
+from bayesmp.network import from_file
+
+Self = TypeVar("Self", bound="SavedEstimator")
+
+ARRAYS = ("classes_", "feature_names_in_")  # texts or numbers, kept in the header
+NUMBERS = ("n_features_in_", "n_iter_", "loo_score_", "loo_error_", "_seed", "_target_shape")
+SCALINGS = ("_x_scaling", "_y_scaling")
+ROWS = ("_x", "_y")
+
+
+class SavedEstimator(MPEstimator):
+    """Adds `save` and `load`."""
+
+    def save(self, path: persistence.PathLike, *, data: bool = True) -> None:
+        """Write what was learned to a safetensors file, which `load` of the same class reads; no pickle, so a file from
+        others is safe to read.
+
+        Args:
+            path: the file.
+            data: keep the rows seen, too, so that the loaded estimator can go on with `partial_fit`.
+        """
+        check_is_fitted(self)
+        learned = vars(self)
+        described = {
+            "type": type(self).__name__,
+            "params": _plain_params(self.get_params()),
+            "numbers": {name: learned[name] for name in NUMBERS if name in learned},
+            "arrays": {name: _describe(learned[name], name) for name in ARRAYS if name in learned},
+            "history": self.history_.to_json(),
+            "stopped": self.history_.stopped,
+        }
+        arrays = {f"rows.{name}": learned[name] for name in ROWS if data and learned[name] is not None}
+        for name in SCALINGS:
+            if (scaling := learned[name]) is not None:
+                arrays |= {f"scaling.{name}.mean": scaling.mean, f"scaling.{name}.std": scaling.std}
+        tensors = {name: torch.as_tensor(np.ascontiguousarray(part)) for name, part in arrays.items()}
+        header = {"network": self.network_.description(), "estimator": described}
+        persistence.write(path, kind="estimator", header=header, tensors={**self.network_.state(), **tensors})
+
+    @classmethod
+    def load(cls: type[Self], path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Self:
+        """The estimator of a file that `save` wrote; it predicts the same.
+
+        A `hidden` of layers, or of a function that makes them, becomes the layers of the network; a random_state that
+        is no number becomes None.
+
+        Args:
+            path: the file.
+            classes: layers of your own that the network uses.
+        """
+        with persistence.opened(path, kinds=("estimator",)) as file:
+            found, names = file.header["estimator"], file.names()
+            if found["type"] != cls.__name__:
+                raise ValueError(
+                    f"{file.path!r} holds an {found['type']}, expected an {cls.__name__}; use {found['type']}.load"
+                )
+            network = from_file(file, classes)
+            arrays = {
+                name: file.tensor(name).numpy().copy() for name in names if name.startswith(("rows.", "scaling."))
+            }
+        params = found["params"]
+        params["hidden"] = network.layers if params["hidden"] is None else tuple(params["hidden"])
+        model = cls(**params)
+        model.network_ = network
+        model.history_ = History.from_json(found["history"], stopped=found["stopped"])
+        for name, value in found["numbers"].items():
+            setattr(model, name, tuple(value) if isinstance(value, list) else value)
+        for name, (values, dtype) in found["arrays"].items():
+            setattr(model, name, np.array(values, dtype=dtype))
+        for name in SCALINGS:
+            is_there = f"scaling.{name}.mean" in arrays
+            moments = [arrays[f"scaling.{name}.{moment}"] for moment in ("mean", "std")] if is_there else []
+            setattr(model, name, Scaling(*moments) if is_there else None)
+        for name in ROWS:
+            setattr(model, name, arrays.get(f"rows.{name}"))
+        return model
+
+
+def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as JSON holds them; None for layers, which are the network's own, and for generators."""
+    hidden = params["hidden"]
+    if isinstance(hidden, (int, np.integer)):
+        hidden = [hidden]
+    is_widths = not callable(hidden) and all(isinstance(part, (int, np.integer)) for part in hidden)
+    params["hidden"] = [int(part) for part in hidden] if is_widths else None
+    if not isinstance(params["random_state"], (int, np.integer)):
+        params["random_state"] = None
+    return params
+
+
+def _describe(array: NDArray[Any], name: str) -> tuple[list[Any], str]:
+    values = array.tolist()
+    for value in values:
+        if not isinstance(value, (str, int, float)):
+            raise TypeError(
+                f"{name} holds {value!r}, and files keep texts, numbers and booleans only; convert it before fit, or "
+                "use pickle"
+            )
+    return values, array.dtype.str

@@ -1,0 +1,128 @@
+"""Regression with error bars, as scikit-learn calls it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+
+from bayesmp.data import Scaling
+from bayesmp.estimators.base import Floats, Posed
+from bayesmp.estimators.files import SavedEstimator
+from bayesmp.heads import Regression, RegressionPrediction
+
+CONSTANT_NOISE_VAR = 1e-4  # targets that are all equal tell no noise; relative to their square, this is taken
+
+
+class MPRegressor(RegressorMixin, SavedEstimator):
+    """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
+
+    Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. The
+    variance of the noise is learned; with several targets it is one number for all of them, relative to the variance of
+    each.
+
+    Args:
+        hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
+            function (n_inputs, n_outputs) -> layers, which fits any table.
+        epochs: passes over the data, or "auto": until the leave-one-out score and the means are at rest.
+        max_epochs: bound for "auto"; a ConvergenceWarning comes if it was met first.
+        batch_size: rows that share a site, at most.
+        random_state: draws the means at which training starts and the batches.
+        verbose: show a progress bar, and what came out.
+
+    Attributes:
+        network_: the trained Network; it sees standardised inputs and targets.
+        history_: what training told, one record per epoch.
+        n_iter_: epochs of the last `fit` or `partial_fit`.
+        loo_score_: leave-one-out score, higher is better: mean log-density of each training target, in its own units,
+            predicted without its row (nats; mean over targets, too); from a random part of more than 1,024 rows.
+        loo_error_: leave-one-out root mean squared error in units of y; with several targets, in standard deviations of
+            each of them.
+        n_features_in_, feature_names_in_: the columns seen in `fit`.
+
+    Note:
+        Targets that are all equal give neither scale nor noise: both are then taken from their size, the noise as 1 %.
+        The rows seen are kept, so that `partial_fit` can add to them; a pickle or a saved file holds them, too.
+    """
+
+    _y_scaling: Scaling
+    _target_shape: tuple[int, ...]  # of one row of y: () or (targets,)
+
+    def fit(self, X: Any, y: Any) -> MPRegressor:
+        """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten."""
+        return self._learn(*self._check_data(X, y, is_first=True), is_first=True)
+
+    def partial_fit(self, X: Any, y: Any) -> MPRegressor:
+        """Learn from further rows without forgetting the earlier ones.
+
+        The rows are added to those seen before, and training goes on with all of them from the means reached so far,
+        as long as `epochs` says. Every row counts once: do not pass rows again that were seen already. The result is
+        near that of one `fit` on all rows, and takes as long.
+        """
+        is_first = not self.__sklearn_is_fitted__()
+        return self._learn(*self._check_data(X, y, is_first=is_first), is_first=is_first)
+
+    def predict(self, X: Any, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
+        """The mean for each row, of the shape that y had in `fit`.
+
+        Args:
+            X: (n, d).
+            return_std: give the standard deviation of a new target, too: what is not known of the function, and the
+                noise.
+        """
+        prediction = self._predict(X)
+        mean = self._shaped(self._y_scaling.undo(prediction.mean.numpy()))
+        return (mean, self._in_units(prediction.std.numpy())) if return_std else mean
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:
+        """Lower and upper ends of the intervals that hold new targets with this probability each."""
+        low, high = (self._y_scaling.undo(end.numpy()) for end in self._predict(X).interval(level))
+        return self._shaped(low), self._shaped(high)
+
+    def predict_epistemic(self, X: Any) -> Floats:
+        """Standard deviation of the function itself, without the noise: large for rows unlike the training data, and
+        what more data would take away.
+        """
+        return self._in_units(self._predict(X).epistemic_var.sqrt().numpy())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, Floats]:
+        x, y = self._check_table(X, y, y_numeric=True, multi_output=True, reset=is_first)
+        y = np.asarray(y, dtype=np.float64)
+        if not is_first and y.shape[1:] != self._target_shape:
+            expected = ", ".join(["n", *map(str, self._target_shape)])
+            raise ValueError(f"y must have shape ({expected}) as in the calls before, got {y.shape}")
+        self._target_shape = y.shape[1:]
+        return x, y.reshape(len(y), -1)
+
+    def _pose(self, y: NDArray[Any]) -> Posed:
+        scaling = Scaling.fit(y)
+        targets = scaling.apply(y)
+        is_constant = np.abs(targets.std(0) - 1.0) > 0.5  # of any other column the std is 1
+        targets[:, is_constant] = 0.0
+        size = np.where(scaling.mean == 0.0, 1.0, np.abs(scaling.mean))
+        scaling = Scaling(scaling.mean, np.where(is_constant, size, scaling.std))
+        head = Regression(CONSTANT_NOISE_VAR if is_constant.all() else "learn")
+        return Posed(head, targets, y.shape[1], scaling)
+
+    def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
+        std = self._y_scaling.std
+        return -nll - float(np.log(std).mean()), error * float(std[0]) if len(std) == 1 else error
+
+    def _predict(self, X: Any) -> RegressionPrediction:
+        x = self._check_inputs(X)
+        found: RegressionPrediction = self.network_.predict(x)
+        return found
+
+    def _in_units(self, std: Floats) -> Floats:
+        return self._shaped(std * self._y_scaling.std)
+
+    def _shaped(self, values: Floats) -> Floats:
+        """(n, targets) in the shape that y had."""
+        return values.reshape(len(values), *self._target_shape)
