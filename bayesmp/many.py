@@ -8,10 +8,10 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -131,17 +131,21 @@ def _in_processes(tasks: list[Task], n_workers: int) -> Answers:
     others = set(multiprocessing.active_children())
     waiting = iter(enumerate(tasks))
     running: dict[Future[bytes], int] = {}
+    is_over = False
     try:
         while True:
             while len(running) < QUEUED * n_workers and (following := next(waiting, None)):
                 index, task = following
-                running[pool.submit(_train_packed, _pack(index, task))] = index
+                packed = _pack(index, task)
+                with _interrupts_wait():
+                    running[pool.submit(_train_packed, packed)] = index
             if not running:
+                is_over = True
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), partial(_unpack, future)
     finally:
-        if running:  # an error or an interrupt: nothing goes on behind the user's back
+        if not is_over:  # an error or an interrupt: nothing goes on behind the user's back
             for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()
         pool.shutdown(cancel_futures=True)
@@ -162,9 +166,21 @@ def _unpack(future: Future[bytes]) -> Trained:
     return found
 
 
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C is heard afterwards, and never by processes that are started meanwhile: the parent ends its workers."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin_work() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and ends its workers
 
 
 def _train_packed(task: bytes) -> bytes:

@@ -101,8 +101,11 @@ def test_mistakes_are_told_at_once():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
-def test_an_interrupt_ends_the_workers(tmp_path):
-    """Ctrl-C reaches the parent; its workers go with it, and say nothing."""
+@pytest.mark.parametrize("seconds", [0.05, 8.0])
+def test_an_interrupt_ends_the_workers(tmp_path, seconds):
+    """Ctrl-C reaches the parent; its workers go with it, and say nothing, whether they have begun or are being started.
+    Once it came while the first worker was being started, and the parent waited for it for ever.
+    """
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -127,7 +130,7 @@ def test_an_interrupt_ends_the_workers(tmp_path):
         env={**os.environ, "PYTHONPATH": package},
     ) as process:
         assert process.stdout.readline() == "begin\n"
-        time.sleep(8.0)
+        time.sleep(seconds)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert out == "interrupted 0\n" and "Traceback" not in err
