@@ -176,6 +176,21 @@ def exact_to_input(linear_map: LinearMap, weight: Moments, terms: ExactTerms) ->
     return Gaussian(linear_map.fold(tau), linear_map.fold(rho))
 
 
+def exact_back(
+    linear_map: LinearMap,
+    m_in: Moments | Tensor,
+    weight: Moments,
+    m_z: SumMoments,
+    m_back: Gaussian,
+    *,
+    at_cavity: bool,
+) -> tuple[Gaussian, Gaussian | None]:
+    """Messages to the weights, and to the inputs unless they are known."""
+    terms = exact_terms(linear_map, m_in, weight, m_z, m_back, at_cavity=at_cavity)
+    to_weight = exact_to_weight(linear_map, m_in, weight, terms)
+    return to_weight, exact_to_input(linear_map, weight, terms) if isinstance(m_in, Moments) else None
+
+
 def linear_to_bias(
     linear_map: LinearMap, bias: Moments, m_z: SumMoments, m_back: Gaussian, *, at_cavity: bool
 ) -> Gaussian:

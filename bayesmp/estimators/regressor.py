@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,19 @@ from bayesmp.heads import Regression, RegressionPrediction
 
 CONSTANT_NOISE_VAR = 1e-4  # targets that are all equal tell no noise; relative to their square, this is taken
 
+UNEQUAL = (
+    1.5  # ratio of residuals from which on 90 % intervals hold less than about .83 of one target or .96 of another
+)
+JUDGED_ROWS, FEW_ROWS = 1024, 30  # rows that residuals are taken from, at most; and the fewest they can be judged by
+
 
 class MPRegressor(RegressorMixin, SavedEstimator):
     """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
 
     Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. The
     variance of the noise is learned; with several targets it is one number for all of them, relative to the variance of
-    each.
+    each. Where they are noisy to different degrees, which a warning tells, MultiOutputRegressor(MPRegressor()) of
+    scikit-learn has a network, and a noise, for each.
 
     Args:
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
@@ -52,7 +59,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
 
     def fit(self, X: Any, y: Any) -> MPRegressor:
         """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten."""
-        return self._learn(*self._check_data(X, y, is_first=True), is_first=True)
+        self._learn(*self._check_data(X, y, is_first=True), is_first=True)
+        self._tell_unequal_noise()
+        return self
 
     def partial_fit(self, X: Any, y: Any) -> MPRegressor:
         """Learn from further rows without forgetting the earlier ones.
@@ -62,7 +71,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         near that of one `fit` on all rows, and takes as long.
         """
         is_first = not self.__sklearn_is_fitted__()
-        return self._learn(*self._check_data(X, y, is_first=is_first), is_first=is_first)
+        self._learn(*self._check_data(X, y, is_first=is_first), is_first=is_first)
+        self._tell_unequal_noise()
+        return self
 
     def predict(self, X: Any, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
         """The mean for each row, of the shape that y had in `fit`.
@@ -110,6 +121,23 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         scaling = Scaling(scaling.mean, np.where(is_constant, size, scaling.std))
         head = Regression(CONSTANT_NOISE_VAR if is_constant.all() else "learn")
         return Posed(head, targets, y.shape[1], scaling)
+
+    def _tell_unequal_noise(self) -> None:
+        """Warn if residuals show that one noise for all targets makes some intervals too narrow and others too wide."""
+        assert self._x is not None and self._y is not None
+        x, y = self._x[:JUDGED_ROWS], self._y[:JUDGED_ROWS]
+        varies = np.ptp(y, axis=0) > 1e-12 * np.abs(y).max(0)
+        if varies.sum() < 2 or len(y) < FEW_ROWS:
+            return
+        mean = self.network_.predict(self._x_scaling.apply(x)).mean.numpy()
+        rms = np.sqrt(np.square(self._y_scaling.apply(y) - mean).mean(0))[varies]
+        if rms.max() > UNEQUAL * rms.min():
+            warnings.warn(
+                f"the targets are noisy to different degrees (residuals of {rms.min():.2g} to {rms.max():.2g} of their "
+                "standard deviation), and one noise is learned for all: intervals are too wide for some and too narrow "
+                "for others; use MultiOutputRegressor(MPRegressor(...)) of scikit-learn for a network for each",
+                stacklevel=3,
+            )
 
     def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
         std = self._y_scaling.std

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp import checks
+from bayesmp import checks, kernels
 from bayesmp.equations.likelihood import (
     argmax_predictive,
-    argmax_to_latent,
     probit_scaled,
     softmax_predictive,
     softmax_to_latent,
@@ -291,7 +290,7 @@ class Argmax(_Classifier):
         return PROBIT_SLOPE / math.sqrt(self.noise)
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
-        return argmax_to_latent(m_out, y, noise=self.noise, target=self.target, target_var=self.target_var)
+        return kernels.argmax_to_latent(m_out, y, noise=self.noise, target=self.target, target_var=self.target_var)
 
     def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
         if self.scale is None:

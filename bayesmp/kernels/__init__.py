@@ -1,10 +1,10 @@
 """The element-wise equations on the fastest backend for their tensors.
 
 Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
-"fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py and
-pools.py, all from one text. In float32 "fused" is used if it works on this machine, else "torch"; in float64, and where
-someone differentiates, always "torch". Without a C++ compiler nothing is said; if one fails, there is one warning.
-`set_backend` or the environment variable BAYESMP_BACKEND overrides the choice.
+"fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py,
+pools.py, sums.py and rows.py, all from one text. In float32 "fused" is used if it works on this machine, else "torch";
+in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing is said; if one fails,
+there is one warning. `set_backend` or the environment variable BAYESMP_BACKEND overrides the choice.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bayesmp.equations import activation, linear, weighted_sum
+from bayesmp.equations import activation, likelihood, linear, weighted_sum
 from bayesmp.equations.linear_maps import LinearMap
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.kernels import build, compiled, fused, pools, sums
+from bayesmp.kernels import build, compiled, fused, pools, rows, sums
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
@@ -86,6 +86,24 @@ def curvature_sums(linear_map: LinearMap, input_var: Tensor, rho: Tensor) -> Ten
     if found is not None:
         return found
     return linear_map.channel_sum(weight_curvature(input_var, rho))
+
+
+def exact_back(
+    linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, m_z: linear.SumMoments, m_back: Gaussian
+) -> tuple[Gaussian, Gaussian | None]:
+    """Messages to weights and uncertain inputs of an inner product, each term treated apart, at marginals."""
+    mean, var = (m_in.mean, m_in.var) if isinstance(m_in, Moments) else (m_in, m_in)
+    if mean.ndim == 2:
+        tensors = (m_back.rho, m_back.tau, mean, var, weight.mean, weight.var, m_z.mean, m_z.var)
+        if found := _on_cpu(lambda: rows.exact_back(m_in, weight, m_z, m_back), *tensors):
+            return found
+    return linear.exact_back(linear_map, m_in, weight, m_z, m_back, at_cavity=False)
+
+
+def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float) -> Gaussian:
+    constants = {"noise": noise, "target": target, "target_var": target_var}
+    found = _on_cpu(lambda: rows.argmax_to_latent(m_in, y, **constants), m_in.mean, m_in.var)
+    return likelihood.argmax_to_latent(m_in, y, **constants) if found is None else found
 
 
 def max_of_windows(windows: Moments, *, noise: float, dim: int) -> tuple[Tensor, Moments]:

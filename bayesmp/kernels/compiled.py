@@ -32,7 +32,7 @@ def source() -> str:
     here = Path(__file__).parent
     equations = EVERYTHING.replace("template <typename T>", "template <typename T> INLINE")
     loops = "".join(_loop(name, function) for name, function in FUNCTIONS.items())
-    prelude, *others = ((here / name).read_text() for name in ("prelude.cpp", "sums.cpp", "pools.cpp"))
+    prelude, *others = ((here / name).read_text() for name in ("prelude.cpp", "sums.cpp", "rows.cpp", "pools.cpp"))
     return "".join([prelude, equations, loops, *others])
 
 
@@ -76,6 +76,10 @@ def _signature(name: str) -> list[Any]:
         return [number, number, number, pointer, pointer, ctypes.c_float]
     if name in ("bias_sums", "curvature_sums"):  # rows, columns, inputs, sums
         return [number, number, *([number] if name == "curvature_sums" else []), pointer, pointer]
+    if name == "exact_back":  # rows, outputs, inputs, two flags, inputs, to weights, to inputs
+        return [*[number] * 5, pointer, pointer, pointer]
+    if name == "argmax_to_latent":  # rows, classes, labels, inputs, outputs, constants
+        return [number, number, pointer, pointer, pointer, *[ctypes.c_float] * 3]
     return [pointer, number, number, pointer, pointer, ctypes.c_float]  # windows, from, to, inputs, outputs, option
 
 

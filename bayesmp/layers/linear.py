@@ -52,24 +52,24 @@ class SumLocal(Local):
 
     def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
         weight, bias, linear_map = self.weights["weight"], self.weights.get("bias"), self.linear_map
-        to_input = None
-        if self.exact:
-            terms = equations.exact_terms(linear_map, self.m_in, weight, self.m_out, m_back, at_cavity=self.at_cavity)
-            to_weights = {"weight": equations.exact_to_weight(linear_map, self.m_in, weight, terms)}
-            if isinstance(self.m_in, Moments):
-                to_input = equations.exact_to_input(linear_map, weight, terms)
+        to_input: Gaussian | None = None
+        to_weights: dict[str, Gaussian] = {}
+        if self.at_cavity and self.exact:
+            terms = (linear_map, self.m_in, weight, self.m_out, m_back)
+            to_weights["weight"], to_input = equations.exact_back(*terms, at_cavity=True)
             if bias is not None:
-                to_weights["bias"] = equations.linear_to_bias(
-                    linear_map, bias, self.m_out, m_back, at_cavity=self.at_cavity
-                )
+                to_weights["bias"] = equations.linear_to_bias(linear_map, bias, self.m_out, m_back, at_cavity=True)
+            return [to_input], to_weights
+        back = kernels.residual(self.m_out, m_back)
+        if self.exact:
+            to_weights["weight"], to_input = kernels.exact_back(linear_map, self.m_in, weight, self.m_out, m_back)
         else:
-            back = kernels.residual(self.m_out, m_back)
-            to_weights = {"weight": equations.linear_to_weight(linear_map, self.m_in, weight, back)}
+            to_weights["weight"] = equations.linear_to_weight(linear_map, self.m_in, weight, back)
             if isinstance(self.m_in, Moments):
                 to_input = equations.linear_to_input(linear_map, self.m_in, weight, back)
-            if bias is not None:
-                sums = kernels.bias_sums(linear_map, bias.var, self.m_out, m_back.rho, back.to_weight)
-                to_weights["bias"] = Gaussian(sums.tau + bias.mean * sums.rho, sums.rho)
+        if bias is not None:
+            sums = kernels.bias_sums(linear_map, bias.var, self.m_out, m_back.rho, back.to_weight)
+            to_weights["bias"] = Gaussian(sums.tau + bias.mean * sums.rho, sums.rho)
         return [to_input], to_weights
 
     def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor:

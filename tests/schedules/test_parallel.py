@@ -426,8 +426,8 @@ def test_sine_gets_better_and_stays_finite(n_layers, batch_size):
     history = trainer.run(20 if batch_size == 50 else 60)
     rmse = history.column("rmse")
     assert all(map(math.isfinite, rmse))
-    last = sorted(rmse[-5:])[2]  # an epoch now and then jumps; which one depends on the machine's rounding
-    assert last < 0.8 * rmse[0] and last < 0.3, f"RMSE {rmse[0]:.3f} -> {rmse[-5:]}"
+    last = sorted(rmse[-15:])[7]  # now and then it jumps; at which epoch depends on the machine's rounding
+    assert last < 0.8 * rmse[0] and last < 0.3, f"RMSE {rmse[0]:.3f} -> {rmse[-15:]}"
     assert max(rmse[5:]) < 2 * rmse[0]
     predicted = network.predict(torch.linspace(-5, 5, 101)[:, None])
     assert predicted.mean.isfinite().all() and (predicted.epistemic_var >= 0).all()
