@@ -142,7 +142,7 @@ def _second_moments(rows: Tensor, *, with_one: bool) -> Tensor:
     _gram(rows * len(rows) ** -0.5, found[:n, :n])
     if with_one:
         found[n, :n] = found[:n, n] = rows.mean(0)
-        found[n, n] = 1.0
+        found[n, n].fill_(1.0)  # without a number from the host, so that it can be recorded
     return found
 
 
