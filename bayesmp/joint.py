@@ -333,7 +333,9 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
     Leverages of all examples must add up to the degrees of freedom of the belief. Where it is not exact they come to
     more, because what the span misses of an example is spread evenly although its own data lie just there; one factor
     for all puts that right. It is about the hold of examples on their own outputs: the variance at other inputs, for
-    which they stand when left out, is the belief's own.
+    which they stand when left out, is the belief's own. Only where sweeps take activations for noisy, as around
+    convolutions, it stays scaled: pulls are weaker there, leave-one-out a little optimistic, and a link that is judged
+    at all of the variance too sharp (docs/lab-notes.md).
     """
     evidence, answers = examples.ask(log_weights)
     parts: list[tuple[_Slice, Tensor]] = []
@@ -356,7 +358,8 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
         found, clipped = leave_out(
             head, part.m_out.mean, share * covariance, part.noise, part.y, log_weights, limit=limit
         )
-        found = Moments(found.mean, found.var / share)  # as uncertain as predictions for new examples are
+        if not bool(part.noise.any()):
+            found = Moments(found.mean, found.var / share)  # as uncertain as predictions for new examples are
         left.append(found)
         n_clipped += clipped
         if head.is_learned:
