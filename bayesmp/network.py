@@ -53,7 +53,7 @@ class Network(Generic[P]):
     What training learns beside the marginal, and `reset` takes back: `regime`, how sweeps are done; `sum_share`, one
     number per layer, how much of the variance of its sums is left when the correlations between its weights are
     counted in sweeps (schedules/metric.py); and `belief`, the joint belief about all weights that predictions are made
-    with (belief.py), None before the first training; and `flat_targets`, whether targets came as (n,), not (n, 1).
+    with (belief/), None before the first training; and `flat_targets`, whether targets came as (n,), not (n, 1).
 
     Args:
         layers: in order, e.g. [Linear(1, 16), LeakyReLU(), Linear(16, 1)].

@@ -23,7 +23,7 @@ class Settings:
         precision_factor: no weight's precision may grow or shrink by more than this in one visit.
         refresh_growth: the belief is refreshed in training whenever the number of epochs has grown by this factor.
         refresh_examples: examples that a refresh in training looks at, at most.
-        refresh_rank: anchors of the belief in training, where it cannot be exact (belief.py).
+        refresh_rank: anchors of the belief in training, where it cannot be exact (belief/).
         final_examples: examples that the refresh at the end of a run looks at, at most.
         judged_examples: examples whose leave-one-out outputs are computed in a refresh, at most.
         noise_rounds: how often a refresh goes between the noise and the belief that follows from it, at most.

@@ -1,0 +1,156 @@
+"""What every form of the joint belief answers, which form it takes, and the arithmetic that the forms share."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp.arithmetic import eigh
+from bayesmp.layers.base import Gradient
+
+MAX_RANK = 1024  # dimension of the space in which H is kept; 3 matrices of its square in float64
+GRAM_BLOCKS = 4  # of columns, in a product that is symmetric: 5/8 of it are computed
+CHUNK = {"cpu": 500_000, "cuda": 64_000_000}  # numbers of a product along the anchors that are at work at once; on a
+# CPU they stay in its cache
+
+Gradients = Sequence[Gradient | None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The weight layers of a network, as matrices (o, i): prior variances, and means as trained."""
+
+    prior_vars: list[Tensor]
+    means: list[Tensor]
+
+    @property
+    def n_weights(self) -> int:
+        return sum(part.numel() for part in self.prior_vars)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which form the belief takes, and how much memory."""
+
+    form: str  # "full" or "anchored"
+    rank: int
+    is_exact: bool
+    n_bytes: int
+
+
+def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
+    """The form for a network with this layout and n_rows = examples x outputs of training data.
+
+    The smaller of weights and rows decides: with few weights all of them, with few rows all of those as anchors, both
+    exact; with many of both, max_rank rows as anchors.
+    """
+    n_weights = layout.n_weights
+    if n_weights <= min(n_rows, MAX_RANK):
+        return Plan("full", n_weights, True, 8 * n_weights**2)
+    rank = n_rows if n_rows <= MAX_RANK else max_rank
+    per_anchor = sum(sum(part.shape) for part in layout.prior_vars)
+    return Plan("anchored", rank, n_rows <= MAX_RANK, 24 * rank**2 + 4 * rank * per_anchor)
+
+
+class Belief(ABC):
+    """A Gaussian over all weights around their trained means."""
+
+    is_exact: bool
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """Dimension of the space in which H is kept."""
+
+    @abstractmethod
+    def covariance(self, gradients: Gradients) -> Tensor:
+        """(b, k, k): covariances of k quantities with these gradients, example by example."""
+
+    @property
+    @abstractmethod
+    def degrees_of_freedom(self) -> float:
+        """How many directions in weight space the data have settled, tr(I - prior H^{-1}): the sum of all leverages."""
+
+    @abstractmethod
+    def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        """H^{-1} applied to slopes in the weights, one matrix (o, i) per layer."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        """A draw of w - m, one matrix (o, i) per layer."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """The tensors to save."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """What a file says about the tensors."""
+
+    @abstractmethod
+    def to(self, device: torch.device, dtype: torch.dtype) -> Belief:
+        """The same on another device, in another precision."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Exact beliefs for any factor c on what the data say, c V diag(values) V^T in the coordinates of a basis."""
+
+    values: Tensor
+    vectors: Tensor | None  # None: the coordinates themselves
+
+    @classmethod
+    def of(cls, precision: Tensor) -> Spectrum:
+        """From (r, r), or (r,) where it is diagonal."""
+        if precision.ndim == 1:
+            return cls(precision, None)
+        values, vectors = eigh(precision)
+        return cls(values.clamp_min(0.0), vectors)
+
+    def turn(self, features: Tensor) -> Tensor:
+        """Features (b, k, r) along the eigenvectors."""
+        return features if self.vectors is None else features @ self.vectors.to(features)
+
+    def covariance(self, turned: Tensor, outside: Tensor | float, factor: float) -> Tensor:
+        """(b, k, k), from turned features and what lies outside the span of the basis."""
+        left = 1.0 / (1.0 + factor * self.values)
+        return (turned * left.to(turned)) @ turned.transpose(1, 2) + outside
+
+
+def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
+    """sum over examples and outputs of rho f f^T, (r, r) in float64, for features (b, k, r) and rho (b, k)."""
+    total = torch.zeros(features.shape[2], features.shape[2], dtype=torch.float64, device=features.device)
+    size = max(1, CHUNK.get(features.device.type, CHUNK["cpu"]) // max(1, features[0].numel()))
+    step = -(-features.shape[2] // GRAM_BLOCKS)
+    for part, precision in zip(features.split(size), rho.split(size), strict=True):
+        rows = (part * precision.to(part).sqrt()[..., None]).flatten(0, 1)
+        for start in range(0, rows.shape[1], step):  # what lies below the diagonal is known by symmetry
+            stop = start + step
+            total[:stop, start:stop] += rows[:, :stop].T @ rows[:, start:stop]
+    return total.triu() + total.triu(1).T
+
+
+def chunks(gradients: Gradients, n_numbers: int) -> Iterator[Gradients]:
+    """The gradients of a few examples at a time, as many as can be worked on in cache with n_numbers for each."""
+    given = next(part for part in gradients if part is not None)
+    size = max(1, CHUNK.get(given.slopes.device.type, CHUNK["cpu"]) // n_numbers)
+    for start in range(0, given.slopes.shape[1], size):
+        rows = slice(start, start + size)
+        yield [part and Gradient(part.inputs[rows], part.slopes[:, rows]) for part in gradients]
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, parts)
+
+
+def lifted(found: Tensor, whole: Tensor) -> Tensor:
+    """Covariances (b, k, k) left over from `whole`, their variances no smaller than what may be rounding only."""
+    floor = torch.finfo(found.dtype).eps * whole.diagonal(dim1=1, dim2=2)
+    lift = (floor - found.diagonal(dim1=1, dim2=2)).clamp_min(0.0)
+    return found + torch.diag_embed(lift)

@@ -1,0 +1,122 @@
+"""The belief over all weights, where there are few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp.belief.base import Belief, Gradients, chunks, total
+from bayesmp.layers.base import Gradient
+
+
+@dataclass(frozen=True)
+class FullBasis:
+    """Coordinates: every weight, in units of its prior std."""
+
+    stds: list[Tensor]  # (o, i) per layer, float64
+    is_exact = True
+
+    def features(self, gradients: Gradients) -> Tensor:
+        """(b, k, r) in float64."""
+        found = next(gradient for gradient in gradients if gradient is not None)
+        shape = (found.slopes.shape[0], found.slopes.shape[1])
+        parts = [
+            std.new_zeros(*shape, std.numel()) if gradient is None else gradient.flat().double() * std.flatten()
+            for gradient, std in zip(gradients, self.stds, strict=True)
+        ]
+        return torch.cat(parts, 2).transpose(0, 1)
+
+    def outside(self, gradients: Gradients, features: Tensor | None = None) -> float:
+        """Covariance under the prior of what lies outside the span: nothing does."""
+        return 0.0
+
+    def believe(self, precision: Tensor, rows_seen: Sequence[Tensor] | None = None) -> Full:
+        """The belief, given sum_n features^T Lambda features (r, r)."""
+        eye = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
+        factor = torch.linalg.cholesky(precision + eye)
+        whitener = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return Full(self, whitener.contiguous())  # as a file holds it, so that a loaded one gives the same bits
+
+
+@dataclass(frozen=True)
+class Full(Belief):
+    """H over all weights; `whitener` W with W^T W = (I + data)^{-1} in units of the prior."""
+
+    basis: FullBasis
+    whitener: Tensor
+    is_exact = True
+
+    @property
+    def rank(self) -> int:
+        return len(self.whitener)
+
+    @cached_property
+    def _whiteners(self) -> list[Tensor]:
+        """The whitener's part for each layer, in units of its weights: (i, o, r)."""
+        parts = self.whitener.split([std.numel() for std in self.basis.stds], 1)
+        return [
+            (part.view(-1, *std.shape) * std).permute(2, 1, 0).contiguous()
+            for part, std in zip(parts, self.basis.stds, strict=True)
+        ]
+
+    def covariance(self, gradients: Gradients) -> Tensor:
+        """Rows of dense layers are never formed: inputs meet the whitener first, then the slopes of all k."""
+        given = next(part for part in gradients if part is not None)
+        widest = max(std.shape[0] for std in self.basis.stds)
+        found = []
+        for chunk in chunks(gradients, max(widest, len(given.slopes)) * self.rank):
+            part = total(
+                [
+                    _whitened(gradient, whitener)
+                    for gradient, whitener in zip(chunk, self._whiteners, strict=True)
+                    if gradient is not None
+                ]
+            )
+            found.append(part @ part.transpose(1, 2))
+        return torch.cat(found)
+
+    def from_features(self, features: Tensor) -> Tensor:
+        part = features @ self.whitener.T
+        return part @ part.transpose(1, 2)
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return len(self.whitener) - float(self.whitener.square().sum())
+
+    def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        stds = self.basis.stds
+        flat = torch.cat([(slope.double() * std).flatten() for slope, std in zip(slopes, stds, strict=True)])
+        return self._shaped(self.whitener.T @ (self.whitener @ flat), slopes[0].dtype)
+
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        noise = torch.randn(len(self.whitener), dtype=torch.float64, generator=generator).to(self.whitener)
+        return self._shaped(self.whitener.T @ noise, torch.float64)
+
+    def _shaped(self, flat: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        stds = self.basis.stds
+        parts = flat.split([std.numel() for std in stds])
+        return [(part.view(std.shape) * std).to(dtype) for part, std in zip(parts, stds, strict=True)]
+
+    def state(self) -> dict[str, Tensor]:
+        return {"whitener": self.whitener} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
+
+    def description(self) -> dict[str, Any]:
+        return {"form": "full", "n_layers": len(self.basis.stds)}
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Full:
+        return Full(FullBasis([std.to(device) for std in self.basis.stds]), self.whitener.to(device))
+
+
+def _whitened(gradient: Gradient, whitener: Tensor) -> Tensor:
+    """(b, k, r): rows of a layer's gradient times its whitener (i, o, r)."""
+    n_in, n_out, rank = whitener.shape
+    if gradient.inputs.shape[1] > 1:
+        rows = gradient.flat().transpose(0, 1).to(whitener)  # (b, k, o i)
+        return rows @ whitener.transpose(0, 1).reshape(n_out * n_in, rank)
+    met = (gradient.inputs[:, 0].to(whitener) @ whitener.flatten(1)).view(-1, n_out, rank)
+    return gradient.slopes[:, :, 0].transpose(0, 1).to(whitener) @ met
