@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from bayesmp.data import MissingDataError
 
-# about a quarter of an hour in all on two cores
+# about half an hour in all on two cores
 FOR_CPU = (
     "cpu",
     "sine",
