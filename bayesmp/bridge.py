@@ -71,7 +71,8 @@ def from_torch(
         A classifier's outputs are logits in PyTorch. Here they are of order one: a unit is worth 6 logits at first, so
         the last weights are divided by 6, and `to_torch` multiplies them again. Without this, training would first
         have to shrink the outputs, and lose what was learned. Training looks for the mean of a posterior, not for the
-        lowest loss, so some accuracy is lost in the first epoch or two and comes back in the next: give it five.
+        lowest loss, so some accuracy may be lost in the first epoch or two and come back in the next: give it five.
+        Argmax() holds a start better than Softmax(), for which examples that are fitted well say next to nothing.
     """
     if not isinstance(module, nn.Sequential):
         raise TypeError(
