@@ -63,6 +63,8 @@ def from_torch(
             "prior": they are the means of the prior, and training starts at them, too; its variances are the usual
             ones. For weights that were trained on other data of the same kind, and few data to `fit`: where these say
             nothing, the network stays what it was. Not for the data it was trained on: they would be counted twice.
+            The usual variances are wide; `network.prior = Gaussian.from_moments(network.prior.mean, 0.01 *
+            network.prior.var)` before `fit` trusts the weights more.
             None: not used; the layers alone.
         seed: as in Network.
         input_shape: as in Network, for images whose size the layers do not tell.

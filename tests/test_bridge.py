@@ -141,6 +141,16 @@ def test_start_leaves_the_prior_and_prior_moves_its_means():
 
 
 @pytest.mark.usefixtures("seeded")
+def test_a_prior_around_trained_weights_can_be_narrowed():
+    """As the docstring says; training then starts at the same means."""
+    network = bmp.from_torch(mlp(), bmp.Argmax(), weights="prior")
+    start, var = network.start, network.prior.var
+    network.prior = bmp.Gaussian.from_moments(network.prior.mean, 0.01 * network.prior.var)
+    torch.testing.assert_close(network.start, start, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(network.prior.var, 0.01 * var)
+
+
+@pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("weights", ["start", "prior"])
 def test_a_network_from_torch_is_saved_with_its_start(weights, tmp_path):
     module = mlp()

@@ -77,6 +77,7 @@ def test_the_sdist_holds_what_its_tests_need(built):
     assert parts >= {"bayesmp", "tests", "benchmarks", "experiments", "docs", "pyproject.toml", "README.md", "LICENSE"}
 
 
+@pytest.mark.slow
 def test_the_command_works_without_a_checkout(installed, tmp_path):
     where = run(installed, "-c", "import bayesmp; print(bayesmp.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parent.parent)
