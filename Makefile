@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test lint format bench dist clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -42,6 +42,10 @@ format: $(STAMP)  ## rewrite the files in the house format
 
 bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+dist: $(STAMP)  ## build the sdist, and the wheel from it, into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 clean:  ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bayesmp import data, metrics
+from bayesmp.bridge import from_torch, to_torch
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
 from bayesmp.history import EpochRecord, History
@@ -43,9 +44,11 @@ __all__ = [
     "data",
     "fit",
     "fit_many",
+    "from_torch",
     "load",
     "metrics",
     "plots",
+    "to_torch",
 ]
 
 

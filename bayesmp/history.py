@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -117,6 +118,18 @@ class History:
     @classmethod
     def from_json(cls, records: list[dict[str, Any]], stopped: str = "") -> History:
         return cls([EpochRecord(**{**record, "steps": tuple(record["steps"])}) for record in records], stopped)
+
+    @classmethod
+    def from_rows(cls, rows: list[dict[str, Any]], stopped: str = "") -> History:
+        """The former name of `from_json`, which goes in 0.3."""
+        warnings.warn(
+            "History.from_rows is deprecated and goes in 0.3; use History.from_json, which reads what to_json gives",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        if rows and "steps" not in rows[0]:
+            raise ValueError("these rows are flat, as to_rows gives them since 0.2; from_json reads those of to_json")
+        return cls.from_json(rows, stopped)
 
 
 class EpochTally:

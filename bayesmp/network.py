@@ -123,6 +123,17 @@ class Network(Generic[P]):
         self.start = self._exact_prior.mean
 
     @property
+    def exact_prior(self) -> Gaussian:
+        """The prior in float64 on the CPU, as it was assigned."""
+        return self._exact_prior
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the marginal is another than the prior."""
+        prior, marginal = self.prior, self.marginal
+        return not (torch.equal(prior.tau, marginal.tau) and torch.equal(prior.rho, marginal.rho))
+
+    @property
     def device(self) -> torch.device:
         return self.marginal.tau.device
 
@@ -142,7 +153,7 @@ class Network(Generic[P]):
             device, dtype = None, device
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        was_prior = torch.equal(self.prior.tau, self.marginal.tau) and torch.equal(self.prior.rho, self.marginal.rho)
+        has_learned = self.has_learned
         dtype = dtype or self.dtype
         device = self.device if device is None else torch.device(device)
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -152,7 +163,7 @@ class Network(Generic[P]):
             )
         self.marginal = self.marginal.map(lambda part: part.to(device=device, dtype=dtype, copy=True))
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
-        if was_prior:
+        if not has_learned:
             self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
         self.sum_share = self.sum_share.to(device=device, dtype=dtype)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from bayesmp.arithmetic import fast_arithmetic
+from bayesmp.bridge import as_torch
 from bayesmp.layers.base import Layer
 from benchmarks.evaluation import mixture
-from benchmarks.networks import as_torch
 from benchmarks.runs import Run
 from benchmarks.timing import Cost, measured
 

@@ -21,10 +21,11 @@ from torch.nn.functional import cross_entropy
 import bayesmp as bmp
 from bayesmp import kernels
 from bayesmp.arithmetic import kept_memory
+from bayesmp.bridge import as_torch
 from bayesmp.layers.base import Layer
 from bayesmp.schedules import Batch
 from benchmarks.baselines import AdamWConfig
-from benchmarks.networks import as_torch, cifar10_cnn, mlp, pooled_cnn
+from benchmarks.networks import cifar10_cnn, mlp, pooled_cnn
 from benchmarks.options import begin, new_parser
 
 N_BATCHES = 4  # the site of each is visited in turn

@@ -1,11 +1,8 @@
-"""The networks of the benchmarks, written once as bayesmp layers and translated to PyTorch."""
+"""The networks of the benchmarks, written once as bayesmp layers; `bayesmp.bridge.as_torch` translates them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
-
-from torch import nn
 
 import bayesmp as bmp
 from bayesmp.layers.base import Layer
@@ -84,25 +81,3 @@ def mlp(*widths: int) -> list[Layer]:
 def sine_mlp(n_layers: int, width: int = 16) -> list[Layer]:
     """The paper's network for the sine data, with this many linear layers."""
     return mlp(1, *[width] * (n_layers - 1), 1)
-
-
-def as_torch(layers: Sequence[Layer]) -> nn.Sequential:
-    """The same network in PyTorch, with PyTorch's own initial weights."""
-    return nn.Sequential(*map(_as_module, layers))
-
-
-def _as_module(layer: Layer) -> nn.Module:
-    match layer:
-        case bmp.Linear():
-            return nn.Linear(layer.n_in, layer.n_out, bias=layer.has_bias)
-        case bmp.Conv2d():
-            return nn.Conv2d(
-                layer.c_in, layer.c_out, layer.kernel, stride=layer.stride, padding=layer.padding, bias=layer.has_bias
-            )
-        case bmp.LeakyReLU():
-            return nn.LeakyReLU(layer.leak)
-        case bmp.MaxPool2d(kernel=(height, width)):
-            return nn.MaxPool2d((height, width), stride=layer.stride)
-        case bmp.Flatten():
-            return nn.Flatten()
-    raise ValueError(f"no benchmark uses {layer!r}, so it has no translation to PyTorch here")

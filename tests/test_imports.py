@@ -14,7 +14,7 @@ LINE = [
     {"cli"},
     {"demo", "many"},
     {"estimators"},
-    {"trainer"},
+    {"trainer", "bridge"},
     {"joint", "stopping", "history"},
     {"schedules"},
     {"network"},

@@ -247,6 +247,14 @@ def test_history_survives_json():
     assert History.from_json(records, stopped) == history
 
 
+def test_the_former_name_of_from_json_warns_and_works():
+    history = bmp.fit(mlp([3, 4, 1], bmp.Regression(0.09)), X, Y, epochs=1, batch_size=8)
+    with pytest.warns(DeprecationWarning, match=r"from_rows is deprecated and goes in 0\.3; use History\.from_json"):
+        assert History.from_rows(history.to_json(), history.stopped) == history
+    with pytest.warns(DeprecationWarning, match="from_rows"), pytest.raises(ValueError, match="these rows are flat"):
+        History.from_rows(history.to_rows())
+
+
 # --- what the user sees ----------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,14 @@ class Head(ABC, Generic[P]):
         """The constant with which the targets need no network at all; infinite where there is none."""
         return math.inf
 
+    def logits_per_output(self, log_weights: Tensor | None = None) -> float:
+        """What a unit of output is worth in logits, as PyTorch's losses take them; 1 where outputs are no logits.
+
+        Args:
+            log_weights: the belief about the head's constant; what training begins with if not given.
+        """
+        return 1.0
+
     def config(self) -> dict[str, Any]:
         """Constructor arguments that make this head again, as JSON holds them."""
         raise NotImplementedError(

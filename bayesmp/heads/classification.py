@@ -30,6 +30,7 @@ LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred exa
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
 SCALE_SPREAD = 0.3  # std of the prior over the logarithm of the scale
 SOFTMAX_GAIN = 6.0  # chosen on leave-one-out and held-out digits (docs/lab-notes.md)
+TRAINED_LOGITS = 6.0  # of PyTorch's logits, on either side of their mean, in a network that was trained on labels
 PROBIT_SLOPE = 1.702  # Phi(x) is nearest to the logistic function of this times x
 
 
@@ -149,6 +150,10 @@ class _Classifier(Head[ClassPrediction]):
         if not self.is_learned:
             return torch.zeros_like(self.grid)
         return -0.5 * ((self.grid / self.natural_scale).log() / SCALE_SPREAD).square()
+
+    def logits_per_output(self, log_weights: Tensor | None = None) -> float:
+        has_link = self.scale is not None or self.is_learned
+        return self.natural_scale if log_weights is None or not has_link else float(self.expected(log_weights))
 
     def n_outputs(self, shape_out: Shape) -> int:
         n_classes = super().n_outputs(shape_out)
@@ -288,6 +293,14 @@ class Argmax(_Classifier):
     def natural_scale(self) -> float:
         """Two outputs are compared with noise, as by Phi(difference / sqrt(noise))."""
         return PROBIT_SLOPE / math.sqrt(self.noise)
+
+    def logits_per_output(self, log_weights: Tensor | None = None) -> float:
+        """At the start so many that trained logits lie at the targets: the regulariser would pull others there hard,
+        and what was learned would be lost on the way.
+        """
+        if log_weights is None and self.target > 0:
+            return TRAINED_LOGITS / self.target
+        return super().logits_per_output(log_weights)
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         return kernels.argmax_to_latent(m_out, y, noise=self.noise, target=self.target, target_var=self.target_var)

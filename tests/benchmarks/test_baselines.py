@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from bayesmp import metrics
+from bayesmp.bridge import as_torch
 from benchmarks import baselines, networks
 from benchmarks.runs import Run, ensemble
 
@@ -70,7 +71,7 @@ def test_held_out_examples_are_some_but_not_all(blobs, n_held_out):
 
 
 def test_dropout_follows_each_activation_and_rests_in_a_plain_pass():
-    model = networks.as_torch(networks.mlp(4, 8, 8, 3))
+    model = as_torch(networks.mlp(4, 8, 8, 3))
     dropped = baselines.with_dropout(model, 0.3)
     kinds = [nn.Linear, nn.LeakyReLU, nn.Dropout] * 2 + [nn.Linear]
     assert [type(module) for module in dropped] == kinds

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp.bridge import as_torch
 from bayesmp.data import Dataset
 from benchmarks import baselines, datasets, mnist640, networks, ours, scaling, tables
 from benchmarks.__main__ import FOR_CPU, FOR_GPU, main
@@ -35,14 +36,9 @@ def test_each_benchmark_has_a_main(name):
 )
 def test_torch_form_has_the_same_weights_and_shapes(make, shape, n_weights):
     network = bmp.Network(make(), bmp.Regression(1.0), input_shape=shape)
-    model = networks.as_torch(make())
+    model = as_torch(make())
     assert network.n_weights == n_weights == sum(p.numel() for p in model.parameters())
     assert model(torch.zeros(2, *shape)).shape == (2, network.n_outputs)
-
-
-def test_unknown_layer_has_no_torch_form():
-    with pytest.raises(ValueError, match="no translation"):
-        networks.as_torch([bmp.AvgPool2d()])
 
 
 def test_adamw_learns(blobs):
@@ -58,7 +54,7 @@ def test_adamw_learns(blobs):
 
 def test_gradients_of_a_model_agree_with_themselves_and_not_with_another(blobs):
     x, y = blobs
-    model, other = networks.as_torch(networks.mlp(4, 8, 3)), networks.as_torch(networks.mlp(4, 8, 3))
+    model, other = as_torch(networks.mlp(4, 8, 3)), as_torch(networks.mlp(4, 8, 3))
     assert baselines.gradient_gap(model, model, x, y) == 0.0
     with pytest.raises(RuntimeError):  # its parameters play no part in the other's loss
         baselines.gradient_gap(model, other, x, y)
