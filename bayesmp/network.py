@@ -468,7 +468,10 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
             f"{file.path!r} has format {file.header['format']}, written by bayesmp {file.header['library']} before "
             "networks had a joint belief; this version reads format 2: train the network again, or use that version"
         )
-    network.head.grid = file.tensor("head.grid").clone()
+    grid = file.tensor("head.grid").clone()
+    if grid.ndim != 1 or grid.dtype != network.head.grid.dtype:
+        raise ValueError(f"{file.path!r} does not fit: 'head.grid' must be a vector of {network.head.grid.dtype}")
+    network.head.grid = grid
     network.head_log_weights = network.head.prior_log_weights().float()
     network.to(getattr(torch, found["dtype"]))
     for name, target in network.state().items():

@@ -204,7 +204,7 @@ class Trainer:
         if why.startswith(NOT_AT_REST):
             warnings.warn(
                 f"training was {why}: the leave-one-out score or the means still moved; raise max_epochs, or keep a "
-                "Trainer and let it run on (a second bayesmp.fit starts from the prior again)",
+                "Trainer and let it run on (a second bayesmp.fit without checkpoints starts from the prior again)",
                 stacklevel=stacklevel,
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
@@ -434,7 +434,11 @@ class Trainer:
         run, network = file.header["run"], self.network
         for name, identity in self._identify_data().items():
             _check_same(name, identity, run["data"][name], file.path)
-        self.members = list(file.tensor("members").to(network.device).split(run["batch_sizes"]))
+        rows = torch.cat(self.members)
+        file.fill(rows, "members")
+        if sum(run["batch_sizes"]) != len(rows):
+            raise ValueError(f"{file.path!r} does not fit: its batches are not those of {len(rows)} examples")
+        self.members = list(rows.split(run["batch_sizes"]))
         for name, target in self._state().items():
             file.fill(target, name)
         self.sites.recount()
