@@ -27,7 +27,7 @@ from bayesmp.network import INTERRUPTED, Network, check_same_network, from_file,
 from bayesmp.schedules import Batch, check_schedule, make_schedule
 from bayesmp.settings import SETTINGS
 from bayesmp.sites import PLACES, SiteIndex, Sites, format_bytes, plan_storage
-from bayesmp.stopping import Checkpoint, at_rest, refresh_due
+from bayesmp.stopping import Progress, at_rest, refresh_due
 
 LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
 AT_REST, NOT_AT_REST = "at rest", "not at rest"
@@ -340,7 +340,7 @@ class Trainer:
 
     def _at_rest(self) -> bool:
         passed = [
-            Checkpoint(record.epoch, record.loo["nll"], record.loo["moved"])
+            Progress(record.epoch, record.loo["nll"], record.loo["moved"])
             for record in self.history
             if "moved" in record.loo
         ]

@@ -88,6 +88,64 @@ def test_an_auto_run_goes_on_from_any_of_its_checkpoints(tmp_path, options):
         assert torch.equal(later.network.predict(X).std, plain.network.predict(X).std)
 
 
+NOT_SAVED = {
+    "share": "set before each visit",
+    "constant_limit": "set before each visit",
+    "_grids": "copies at hand",
+    "_identified": "found when it is first needed",
+    "_asks_data": "the shape of images is known by now",
+    "checkpoints": "no part of the run",
+}
+
+
+def differences(a, b, path: str = "", seen: set[int] | None = None) -> set[str]:
+    """Where two objects, and all that they hold, are not the same."""
+    seen = set() if seen is None else seen
+    if path.rpartition(".")[2] in NOT_SAVED:
+        return set()
+    if type(a) is not type(b):
+        return {path}
+    if isinstance(a, torch.Tensor):
+        return set() if a.dtype == b.dtype and torch.equal(a, b) else {path}
+    if isinstance(a, (int, float, str, type(None))):
+        return set() if a == b else {path}
+    if id(a) in seen:
+        return set()
+    seen.add(id(a))
+    if isinstance(a, (list, tuple)):
+        a, b = dict(enumerate(a)), dict(enumerate(b))
+    elif not isinstance(a, dict):
+        names = [*getattr(a, "__dict__", ()), *getattr(type(a), "__slots__", ())]
+        a, b = ({name: getattr(part, name) for name in names if hasattr(part, name)} for part in (a, b))
+    found = {path} if a.keys() != b.keys() else set()
+    return found.union(*(differences(a[name], b[name], f"{path}.{name}", seen) for name in a.keys() & b.keys()))
+
+
+@pytest.mark.parametrize(
+    "sizes, head, data, options",
+    [
+        ([40, 20, 1], bmp.Regression("learn"), linear_data(30, n_in=40), {}),
+        ([2, 5, 3], bmp.Softmax(scale=None), blobs(30), {}),
+        ([3, 4, 1], bmp.Regression("learn"), linear_data(12), {"schedule": "sequential"}),
+    ],
+    ids=["parallel", "classes", "sequential"],
+)
+def test_a_checkpoint_holds_all_that_the_run_in_memory_does(tmp_path, sizes, head, data, options):
+    """Compared attribute by attribute in the middle of a run: state that is added and not saved shows here."""
+    run = bmp.Trainer(mlp(sizes, head), *data, batch_size=8, checkpoint=tmp_path, every=1, **options)
+    write, n_compared = run.checkpoints.write, []
+
+    def compared(epoch, save, *, stacklevel):
+        write(epoch, save, stacklevel=stacklevel)
+        if epoch < 6:
+            assert differences(run, bmp.Trainer.load(run.checkpoints.paths()[0], *data)) == set()
+            n_compared.append(epoch)
+
+    run.checkpoints.write = compared
+    run.run(6)
+    assert n_compared == [1, 2, 3, 4, 5]
+
+
 def test_resume_goes_on_in_its_folder(tmp_path):
     whole = bmp.Trainer(network(), X, Y, batch_size=8)
     whole.run(9)
