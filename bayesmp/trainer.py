@@ -88,7 +88,7 @@ class Trainer:
         checkpoint: a folder in which the run is saved while it trains, so that `Trainer.resume` can go on with it if it
             is killed. Files are whole at any moment; a folder that cannot be written later on (a full disk) is a
             warning, and training goes on. What is learned is the same, bit for bit, with checkpoints or without. A
-            folder that holds a run already is refused.
+            folder that holds a run already is refused. A checkpoint is as large as all sites together.
         every: epochs between two checkpoints; another one is written when `run` ends.
         keep: how many checkpoints stay.
     """

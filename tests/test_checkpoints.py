@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import warnings
@@ -86,6 +85,25 @@ def test_an_auto_run_goes_on_from_any_of_its_checkpoints(tmp_path, options):
         assert_same_run(later, plain)
         assert later.history.stopped == plain.history.stopped
         assert torch.equal(later.network.predict(X).std, plain.network.predict(X).std)
+
+
+def test_a_limit_on_the_noise_is_part_of_the_run(tmp_path):
+    """Scores that get worse while the noise grows are counted, and then limit it: a resumed run must know both."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(30, 4, generator=generator)
+    y = torch.sin(3 * x[:, :1]) * x[:, 1:2] + 0.1 * torch.randn(30, 1, generator=generator)
+
+    def start(**options):
+        return bmp.Trainer(mlp([4, 20, 20, 1], bmp.Regression("learn")), x, y, batch_size=16, **options)
+
+    whole, run = start(), start(checkpoint=tmp_path, every=1, keep=100)
+    whole.run(30)
+    run.run(26)
+    early, late = (bmp.Trainer.load(tmp_path / saved(epoch)[0], x, y) for epoch in (20, 25))
+    early.run(10)  # where rounding is as usual, a worse score was counted before epoch 20, and the limit set before 25
+    late.run(5)
+    assert_same_run(early, whole)
+    assert_same_run(late, whole)
 
 
 NOT_SAVED = {
@@ -330,6 +348,7 @@ def test_other_data_are_refused_on_resuming(tmp_path):
 @pytest.fixture
 def full_disk():
     """Files of this process can hold no more than some bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource", reason="needs limits on the size of files")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill(n_bytes: int | None) -> None:
