@@ -59,14 +59,15 @@ class Checkpoints:
 
         Training is worth more than a file of it: it goes on, and the next checkpoint may find room.
         """
+        failed = f"the checkpoint of epoch {epoch} could not be written"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             save(self.folder / f"epoch-{epoch:08d}.safetensors")
+            failed = "old checkpoints could not be removed"
             self._tidy(epoch)
         except OSError as error:
             warnings.warn(
-                f"the checkpoint of epoch {epoch} could not be written: {error}; training goes on, and earlier "
-                "checkpoints are as they were",
+                f"{failed}: {error}; training goes on, and earlier checkpoints are as they were",
                 stacklevel=stacklevel + 1,
             )
 

@@ -474,8 +474,8 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     network.head.grid = grid
     network.head_log_weights = network.head.prior_log_weights().float()
     network.to(getattr(torch, found["dtype"]))
-    for name, target in network.state().items():
-        file.fill(target, name)
+    for name in FIXED_TENSORS:
+        file.fill(network.state()[name], name)
     learn_from_file(network, file)
     exact, start = network._exact_prior, network.start
     network.prior, network.start = exact, start
@@ -489,9 +489,8 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
 def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     """Take what the network in an open file, one of the same layers and head, had learned."""
     found = file.header["network"]
-    tensors = {name: part for name, part in network.state().items() if name in LEARNED_TENSORS}
-    for name, target in tensors.items():
-        file.fill(target, name)
+    for name in LEARNED_TENSORS:
+        file.fill(network.state()[name], name)
     belief = None
     if found["belief"] is not None:
         names = [name for name in file.names() if name.startswith("belief.")]
@@ -506,8 +505,8 @@ def check_same_network(network: Network, file: persistence.SavedFile, remedy: st
     """Raise unless the network in an open file is this one, but for what was learned."""
     ours, theirs = persistence.as_saved(network.description()), file.header["network"]
     different = [name for name in ours if name not in LEARNED and ours[name] != theirs.get(name)]
-    fixed = {name: part for name, part in network.state().items() if name in FIXED_TENSORS}
-    different += [name for name, part in fixed.items() if not different and not torch.equal(part, file.tensor(name))]
+    if not different:
+        different = [name for name in FIXED_TENSORS if not torch.equal(network.state()[name], file.tensor(name))]
     if different:
         raise ValueError(f"{file.path!r} holds the run of another network: {', '.join(different)} differ{remedy}")
 
