@@ -46,7 +46,8 @@ def fit_many(
         workers: processes, at most; None takes the number of cores. With 1, or with networks on a GPU, they are
             trained one after another in this process.
         progress: show a progress bar; None shows it in a terminal only.
-        options: those of `bayesmp.fit`: epochs, max_epochs and the fields of TrainConfig.
+        options: those of `bayesmp.fit`: epochs, max_epochs, checkpoint, every, keep and the fields of TrainConfig.
+            Checkpoints go to a folder per network inside the one given, `network-0000` and so on.
 
     Returns:
         The histories, in the order of the networks.
@@ -61,7 +62,10 @@ def fit_many(
         raise ValueError("the same network is given more than once; each must be an object of its own")
     n_workers = _count_cores() if workers is None else checks.check_positive_int(workers, "workers")
     n_workers = min(n_workers, len(networks))
-    tasks = [(network, *each, options) for network, each in zip(networks, data, strict=True)]
+    tasks = [
+        (network, *each, _options_of(index, options))
+        for index, (network, each) in enumerate(zip(networks, data, strict=True))
+    ]
     is_local = n_workers < 2 or any(network.device.type != "cpu" for network in networks)
     answers = _one_by_one(tasks) if is_local else _in_processes(tasks, n_workers)
     histories: dict[int, History] = {}
@@ -98,6 +102,12 @@ def _data_of_each(networks: list[Network], x: Any, y: Any) -> list[tuple[Any, An
             f"got {sizes}"
         )
     return list(zip(x, y, strict=True))
+
+
+def _options_of(index: int, options: dict[str, Any]) -> dict[str, Any]:
+    """The options for one network: runs cannot share a folder."""
+    folder = options.get("checkpoint")
+    return options if folder is None else {**options, "checkpoint": os.path.join(folder, f"network-{index:04d}")}
 
 
 def _count_cores() -> int:

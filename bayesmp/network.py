@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from bayesmp.regime import MOMENTS, Regime
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
 # about 80 bytes at work in float32
 LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief", "flat_targets")  # training changes them
+LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
+FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
+INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
 LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
@@ -449,7 +453,15 @@ def load(path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Network
         classes: layers and heads of your own that the network uses.
     """
     with persistence.opened(path, kinds=("model", "run")) as file:
-        return from_file(file, classes)
+        network = from_file(file, classes)
+        if network.belief is None and file.header.get("run", {}).get("stopped") == INTERRUPTED:
+            warnings.warn(
+                f"{file.path!r} was written in the middle of a run, so this network has no joint belief yet: its "
+                "predictions take weights as independent, and are too sure away from the data; Trainer.load or "
+                "Trainer.resume and run() finish it",
+                stacklevel=2,
+            )
+    return network
 
 
 def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Network:
@@ -467,17 +479,15 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
             f"{file.path!r} has format {file.header['format']}, written by bayesmp {file.header['library']} before "
             "networks had a joint belief; this version reads format 2: train the network again, or use that version"
         )
-    network.regime = Regime(**found["regime"])
-    network.flat_targets = found.get("flat_targets", False)
-    network.head.grid = file.tensor("head.grid").clone()
+    grid = file.tensor("head.grid").clone()
+    if grid.ndim != 1 or grid.dtype != network.head.grid.dtype:
+        raise ValueError(f"{file.path!r} does not fit: 'head.grid' must be a vector of {network.head.grid.dtype}")
+    network.head.grid = grid
     network.head_log_weights = network.head.prior_log_weights().float()
     network.to(getattr(torch, found["dtype"]))
-    for name, target in network.state().items():
-        file.fill(target, name)
-    if found["belief"] is not None:
-        names = [name for name in file.names() if name.startswith("belief.")]
-        tensors = {name.removeprefix("belief."): file.tensor(name).clone() for name in names}
-        network.belief = belief_from_state(found["belief"], tensors)
+    for name in FIXED_TENSORS:
+        file.fill(network.state()[name], name)
+    learn_from_file(network, file)
     exact, start = network._exact_prior, network.start
     network.prior, network.start = exact, start
     means, variances = network.unpack(exact.mean), network.unpack(exact.var)
@@ -485,6 +495,31 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
         for name in part["given_priors"]:
             setattr(network.layers[k], f"{name}_prior", (means[k][name], variances[k][name]))
     return network
+
+
+def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
+    """Take what the network in an open file, one of the same layers and head, had learned."""
+    found = file.header["network"]
+    for name in LEARNED_TENSORS:
+        file.fill(network.state()[name], name)
+    belief = None
+    if found["belief"] is not None:
+        names = [name for name in file.names() if name.startswith("belief.")]
+        parts = {name.removeprefix("belief."): file.tensor(name).clone() for name in names}
+        belief = belief_from_state(found["belief"], parts).to(network.device, network.dtype)
+    network.belief = belief
+    network.regime = Regime(**found["regime"])
+    network.flat_targets = found.get("flat_targets", False)
+
+
+def check_same_network(network: Network, file: persistence.SavedFile, remedy: str) -> None:
+    """Raise unless the network in an open file is this one, but for what was learned."""
+    ours, theirs = persistence.as_saved(network.description()), file.header["network"]
+    different = [name for name in ours if name not in LEARNED and ours[name] != theirs.get(name)]
+    if not different:
+        different = [name for name in FIXED_TENSORS if not torch.equal(network.state()[name], file.tensor(name))]
+    if different:
+        raise ValueError(f"{file.path!r} holds the run of another network: {', '.join(different)} differ{remedy}")
 
 
 def _check_parts(layers: list[Layer], head: Head) -> None:

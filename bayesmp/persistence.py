@@ -20,7 +20,7 @@ import os
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,12 +41,18 @@ CODES = {
 PathLike = str | os.PathLike[str]
 
 
+class DamagedFileError(ValueError):
+    """A file that is not, or no longer, what bayesmp wrote."""
+
+
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
 def write(path: PathLike, *, kind: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write a file in one piece: it appears under its name when it is complete, and an earlier one stays until then."""
+    """Write a file in one piece: it appears under its name when it is complete and on disk, and an earlier one stays
+    until then, whenever the process ends. A full disk or a folder that is read-only is an OSError with the path.
+    """
     from bayesmp import __version__  # known only after all modules are imported
 
     header = {"format": FORMAT, "library": __version__, "torch": torch.__version__, "kind": kind, **header}
@@ -68,8 +74,23 @@ def write(path: PathLike, *, kind: str, header: dict[str, Any], tensors: dict[st
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"{reason}; the file was not written", str(target)) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the new name to the disk, too, where the system can (not on Windows)."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _preamble(metadata: dict[str, str], checksums: dict[str, str], tensors: dict[str, Tensor]) -> bytes:
@@ -104,6 +125,11 @@ def _checksum(blocks: Iterable[bytes | memoryview]) -> str:
     return f"{found:08x}"
 
 
+def as_saved(part: Any) -> Any:
+    """A part of a header as it comes back from a file."""
+    return json.loads(json.dumps(part, default=_plain))
+
+
 def _plain(value: Any) -> Any:
     """A number of NumPy or torch as Python's own, for JSON."""
     if hasattr(value, "item"):
@@ -119,12 +145,16 @@ def opened(path: PathLike, *, kinds: tuple[str, ...]) -> Iterator[SavedFile]:
     """A file of one of these kinds, or an error that says what it is instead. Its tensors are to be copied before the
     end of the `with`."""
     path = os.fspath(path)
+    if os.path.isdir(path):
+        raise DamagedFileError(
+            f"{path!r} is a folder, expected a file; Trainer.resume reads the newest checkpoint of a folder"
+        )
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path!r}")
     try:
         content = safe_open(path, framework="pt")
     except SafetensorError as error:
-        raise ValueError(
+        raise DamagedFileError(
             f"{path!r} is not a complete safetensors file ({error}); it is another kind of file, or was cut short when "
             "it was copied"
         ) from error
@@ -144,6 +174,26 @@ def _with_article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
+class Header(dict[str, Any]):
+    """What a file says of itself, or of a part; what it does not say is an error with the path."""
+
+    def __init__(self, entries: dict[str, Any], path: str) -> None:
+        super().__init__(entries)
+        self.path = path
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(f"{self.path!r} does not fit this version of bayesmp: its header says nothing of {name!r}")
+
+
+def _read_json(text: str) -> dict[str, Any]:
+    """The dictionary in a text, empty if there is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 class SavedFile:
     """An open file: its header, and its tensors on request."""
 
@@ -152,15 +202,15 @@ class SavedFile:
         self._content = content
         metadata = content.metadata() or {}
         if "bayesmp" not in metadata:
-            raise ValueError(f"{path!r} was not saved by bayesmp: its header is missing")
-        try:
-            self._checksums: dict[str, str] = json.loads(metadata["checksums"])
-        except (KeyError, json.JSONDecodeError):
-            self._checksums = {}
-        if _checksum([metadata["bayesmp"].encode()]) != metadata.get("checksum") or not self._checksums:
-            raise ValueError(f"{path!r} is damaged: its header does not match its checksum")
-        self.header: dict[str, Any] = json.loads(metadata["bayesmp"])
-        if self.header["format"] > FORMAT:
+            raise DamagedFileError(f"{path!r} was not saved by bayesmp: its header is missing")
+        text, checksums = metadata["bayesmp"], _read_json(metadata.get("checksums", ""))
+        header = _read_json(text)
+        if _checksum([text.encode()]) != metadata.get("checksum") or not checksums or not header:
+            raise DamagedFileError(f"{path!r} is damaged: its header does not match its checksum")
+        self._checksums: dict[str, str] = checksums
+        parts = {name: Header(part, path) if isinstance(part, dict) else part for name, part in header.items()}
+        self.header = Header(parts, path)
+        if not isinstance(self.header["format"], int) or self.header["format"] > FORMAT:
             raise ValueError(
                 f"{path!r} has format {self.header['format']}, written by bayesmp {self.header['library']}; this "
                 f"version reads formats up to {FORMAT}: upgrade bayesmp"
@@ -175,9 +225,11 @@ class SavedFile:
         try:
             found: Tensor = self._content.get_tensor(name)
         except SafetensorError as error:
-            raise ValueError(f"{self.path!r} has no tensor {name!r}: it is damaged, or of another version") from error
+            raise DamagedFileError(
+                f"{self.path!r} has no tensor {name!r}: it is damaged, or of another version"
+            ) from error
         if _checksum(_blocks(found)) != self._checksums.get(name):
-            raise ValueError(f"{self.path!r} is damaged: the tensor {name!r} does not match its checksum")
+            raise DamagedFileError(f"{self.path!r} is damaged: the tensor {name!r} does not match its checksum")
         return found
 
     def fill(self, target: Tensor, name: str) -> None:
@@ -219,7 +271,10 @@ def rebuild(described: dict[str, Any], builtin: Mapping[str, type], classes: Ite
         known, short, remedy = builtin, name, "upgrade bayesmp"
     if short not in known:
         raise ValueError(f"the file needs {name}, which is not part of this bayesmp; {remedy}")
-    return known[short](**described["args"])
+    try:
+        return known[short](**described["args"])
+    except TypeError as error:
+        raise ValueError(f"the file does not fit this version of bayesmp: {error}") from error
 
 
 def fingerprint(tensor: Tensor) -> str:

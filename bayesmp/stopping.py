@@ -9,7 +9,7 @@ from bayesmp.settings import SETTINGS, Settings
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Progress:
     """What a refresh of the belief says about progress.
 
     Attributes:
@@ -23,7 +23,7 @@ class Checkpoint:
     moved: float
 
 
-def at_rest(passed: Sequence[Checkpoint], n_visits: int, settings: Settings = SETTINGS) -> bool:
+def at_rest(passed: Sequence[Progress], n_visits: int, settings: Settings = SETTINGS) -> bool:
     """Whether the last `rest_refreshes` refreshes brought no progress and the means have stopped moving.
 
     Refreshes lie a constant factor of epochs apart, so this asks for no gain while training went on for about twice as

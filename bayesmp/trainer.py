@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,18 @@ from tqdm.auto import tqdm
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import MAX_RANK
+from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.history import EpochTally, History
 from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
-from bayesmp.network import Network, from_file
+from bayesmp.network import INTERRUPTED, Network, check_same_network, from_file, learn_from_file
 from bayesmp.schedules import Batch, check_schedule, make_schedule
 from bayesmp.settings import SETTINGS
 from bayesmp.sites import PLACES, SiteIndex, Sites, format_bytes, plan_storage
-from bayesmp.stopping import Checkpoint, at_rest, refresh_due
+from bayesmp.stopping import Progress, at_rest, refresh_due
 
 LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
-NOT_AT_REST = "not at rest"
+AT_REST, NOT_AT_REST = "at rest", "not at rest"
+NOT_IN_RESULT = ("site_store", "data_store", "debug")  # settings that a run may change between two checkpoints
 MAX_EPOCHS = 1000  # of a run that stops by itself
 INVARIANT_TOLERANCE = 1e-3  # relative; float32 sums over some hundred sites stay well inside it
 
@@ -82,18 +85,34 @@ class Trainer:
         network: its marginal becomes the posterior; it starts from its prior.
         x, y: training data, tensors or arrays; or a torch Dataset (or DataLoader) of pairs as x alone.
         config: see TrainConfig; options can also be given by name.
+        checkpoint: a folder in which the run is saved while it trains, so that `Trainer.resume` can go on with it if it
+            is killed. Files are whole at any moment; a folder that cannot be written later on (a full disk) is a
+            warning, and training goes on. What is learned is the same, bit for bit, with checkpoints or without. A
+            folder that holds a run already is refused. A checkpoint is as large as all sites together.
+        every: epochs between two checkpoints; another one is written when `run` ends.
+        keep: how many checkpoints stay.
     """
 
     def __init__(
-        self, network: Network, x: Any, y: Any = None, config: TrainConfig | None = None, **options: Any
+        self,
+        network: Network,
+        x: Any,
+        y: Any = None,
+        config: TrainConfig | None = None,
+        *,
+        checkpoint: persistence.PathLike | None = None,
+        every: int = EVERY,
+        keep: int = KEEP,
+        **options: Any,
     ) -> None:
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
-        known = [entry.name for entry in fields(TrainConfig)]
+        known = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep"]
         if unknown := sorted(set(options) - set(known)):
             hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
             raise TypeError(f"unknown options {unknown}; available: {known}{hint}")
         self.config = TrainConfig(**options) if config is None else config
+        self.checkpoints = None if checkpoint is None else _new_checkpoints(network, checkpoint, every, keep)
         x, y = examples.as_arrays(x, y)
         network.take_shape(np.shape(x)[1:])
         x = checks.check_inputs(x, network.input_shape, network.dtype)
@@ -112,6 +131,8 @@ class Trainer:
             self.config.schedule, network, self.sites, seed=self.config.seed, joint=self.config.joint
         )
         self._has_gradients = self._check_gradients()
+        if self.checkpoints is not None:
+            self.checkpoints.make_folder()
         if network.belief is not None:
             warnings.warn(
                 "this network was trained before, and a new run starts from its prior: what it had learned is dropped. "
@@ -124,6 +145,7 @@ class Trainer:
         self.schedule.start(self.y, largest_batch=len(self.members[0]))
         self._refreshed_at = 0  # epoch
         self._last_mean = network.marginal.mean.clone()  # at that time
+        self._identified: tuple[Tensor, Tensor, dict[str, Any]] | None = None
         self._tell_memory()
 
     @property
@@ -164,22 +186,41 @@ class Trainer:
             )
         limit = checks.check_positive_int(max_epochs, "max_epochs") - self.n_epochs if is_auto else 0
         n_epochs = max(0, limit) if is_auto else checks.check_positive_int(epochs, "epochs")
+        return self._train_for(n_epochs, progress, is_auto=is_auto, n_asked=n_epochs, stacklevel=stacklevel + 1)
+
+    def _train_for(
+        self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int
+    ) -> History:
+        """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
         self._check_network()
         self.network.belief = None  # never one of other means, should the run be interrupted
-        self.history.stopped = "interrupted"
+        self.history.stopped = INTERRUPTED
         with fast_arithmetic(self.network.device):
-            why = self._run(n_epochs, progress, is_auto=is_auto)
+            why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)
             self._finish()
         self.history.stopped = why
+        if self.checkpoints is not None:
+            self.checkpoints.write(self.n_epochs, self.save, stacklevel=stacklevel)
         if why.startswith(NOT_AT_REST):
             warnings.warn(
                 f"training was {why}: the leave-one-out score or the means still moved; raise max_epochs, or keep a "
-                "Trainer and let it run on (a second bayesmp.fit starts from the prior again)",
+                "Trainer and let it run on (a second bayesmp.fit without checkpoints starts from the prior again)",
                 stacklevel=stacklevel,
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
         return self.history.snapshot()
+
+    def _train_until(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
+        """`run`, with the epochs behind it counted as some of those asked for; nothing to do if it has ended."""
+        if isinstance(epochs, str):
+            if self.history.stopped.startswith(AT_REST):
+                return self.history.snapshot()
+            return self._train(epochs, max_epochs, progress, stacklevel=stacklevel + 1)
+        if self.n_epochs == epochs and self.network.belief is not None:
+            return self.history.snapshot()
+        left = epochs - self.n_epochs
+        return self._train_for(left, progress, is_auto=False, n_asked=epochs, stacklevel=stacklevel + 1)
 
     def _check_gradients(self) -> bool:
         """Whether all layers can tell their gradients, without which there is no joint belief; the parallel schedule
@@ -219,13 +260,14 @@ class Trainer:
         return per_example * len(self.members[0])
 
     @torch.inference_mode()
-    def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool) -> str:
+    def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int) -> str:
         """Train, and say why it ended."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
         n_products = self._products_per_batch()
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
-            for epoch in range(self.n_epochs + 1, self.n_epochs + n_epochs + 1):
+            last = self.n_epochs + n_epochs
+            for epoch in range(self.n_epochs + 1, last + 1):
                 bar.set_description(f"epoch {epoch}")
                 with few_threads(self.network.device, n_products=n_products):
                     self._run_epoch(epoch, bar)
@@ -236,10 +278,12 @@ class Trainer:
                     shown["leave-one-out nll"] = self.history[-1].loo["nll"]
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
                 if is_auto and self._refreshed_at == epoch and self._at_rest():
-                    return f"at rest after {epoch} epochs"
+                    return f"{AT_REST} after {epoch} epochs"
+                if self.checkpoints is not None and self.checkpoints.is_due(epoch) and epoch < last:
+                    self.checkpoints.write(epoch, self.save, stacklevel=stacklevel)
         if not is_auto:
-            rest = "" if not self._has_gradients else "; at rest" if self._at_rest() else f"; {NOT_AT_REST} yet"
-            return f"ran the {n_epochs} epochs asked for{rest}"
+            rest = "" if not self._has_gradients else f"; {AT_REST}" if self._at_rest() else f"; {NOT_AT_REST} yet"
+            return f"ran the {n_asked} epochs asked for{rest}"
         return f"{NOT_AT_REST} after {self.n_epochs} epochs, the limit"
 
     # --- the joint belief --------------------------------------------------------------------------------------------
@@ -296,7 +340,7 @@ class Trainer:
 
     def _at_rest(self) -> bool:
         passed = [
-            Checkpoint(record.epoch, record.loo["nll"], record.loo["moved"])
+            Progress(record.epoch, record.loo["nll"], record.loo["moved"])
             for record in self.history
             if "moved" in record.loo
         ]
@@ -314,7 +358,7 @@ class Trainer:
                 "refreshed_at": self._refreshed_at,
                 "stopped": self.history.stopped,
                 "device": self.network.device.type,
-                "data": {name: _identify(part) for name, part in (("x", self.x), ("y", self.y))},
+                "data": self._identify_data(),
                 "batch_sizes": [len(rows) for rows in self.members],
             },
         }
@@ -344,21 +388,71 @@ class Trainer:
         with persistence.opened(path, kinds=("run",)) as file:
             run = file.header["run"]
             network = from_file(file, classes).to(_find_device(device, run["device"], file.path))
-            reached = network.learned()
             network.reset()
-            trainer = cls(network, x, y, TrainConfig(**run["config"]))
-            for name, part in (("x", trainer.x), ("y", trainer.y)):
-                _check_same(name, part, run["data"][name], file.path)
-            trainer.members = list(file.tensor("members").to(network.device).split(run["batch_sizes"]))
-            for name, target in trainer._state().items():
-                file.fill(target, name)
-        trainer.sites.recount()
-        for name, value in run["counters"].items():
-            setattr(trainer.schedule, name, value)
-        trainer.history = History.from_json(run["history"], stopped=run["stopped"])
-        trainer._refreshed_at = run["refreshed_at"]
-        network.learn(reached)
+            trainer = cls(network, x, y, _config_of(run, file.path))
+            trainer._take(file)
         return trainer
+
+    @classmethod
+    def resume(
+        cls,
+        folder: persistence.PathLike,
+        x: Any,
+        y: Any = None,
+        *,
+        every: int = EVERY,
+        keep: int = KEEP,
+        device: str | torch.device | None = None,
+        classes: Iterable[type] = (),
+    ) -> Trainer:
+        """The run whose checkpoints are in a folder, at the newest one that is whole, ready to go on as with `load`;
+        further checkpoints go to the same folder.
+
+        A warning names newer ones that are damaged. `trainer.n_epochs` says how far the run had come.
+
+        Args:
+            folder: the one given as `checkpoint`.
+            x, y, device, classes: as for `load`.
+            every, keep: as for a new Trainer.
+        """
+        checkpoints = Checkpoints(folder, every=every, keep=keep)
+        x, y = examples.as_arrays(x, y)
+        trainer = checkpoints.read_newest(
+            lambda path: cls.load(path, x, y, device=device, classes=classes), stacklevel=2
+        )
+        if trainer is None:
+            is_damaged = "that can be read " if checkpoints.paths() else ""
+            raise ValueError(
+                f"the folder {str(folder)!r} holds no checkpoint {is_damaged}(epoch-*.safetensors); start the run with "
+                "Trainer(network, x, y, checkpoint=folder)"
+            )
+        trainer.checkpoints = checkpoints
+        return trainer
+
+    def _take(self, file: persistence.SavedFile) -> None:
+        """Go on from an open file of a run of the same network, data and settings."""
+        run, network = file.header["run"], self.network
+        for name, identity in self._identify_data().items():
+            _check_same(name, identity, run["data"][name], file.path)
+        rows = torch.cat(self.members)
+        file.fill(rows, "members")
+        if sum(run["batch_sizes"]) != len(rows):
+            raise ValueError(f"{file.path!r} does not fit: its batches are not those of {len(rows)} examples")
+        self.members = list(rows.split(run["batch_sizes"]))
+        for name, target in self._state().items():
+            file.fill(target, name)
+        self.sites.recount()
+        for name in self.schedule.counters:
+            setattr(self.schedule, name, run["counters"][name])
+        self.history = History.from_json(run["history"], stopped=run["stopped"])
+        self._refreshed_at = run["refreshed_at"]
+        learn_from_file(network, file)
+
+    def _identify_data(self) -> dict[str, Any]:
+        """What tells these data from others; found once, because it reads all of them."""
+        if self._identified is None or self._identified[0] is not self.x or self._identified[1] is not self.y:
+            self._identified = (self.x, self.y, {"x": _identify(self.x), "y": _identify(self.y)})
+        return self._identified[2]
 
     def _state(self) -> dict[str, Tensor]:
         """The tensors of a run that a loaded one is filled with."""
@@ -439,19 +533,38 @@ def _identify(part: Tensor) -> dict[str, Any]:
     return {"shape": list(part.shape), "fingerprint": persistence.fingerprint(part)}
 
 
-def _check_same(name: str, part: Tensor, saved: dict[str, Any], path: str) -> None:
+def _check_same(name: str, given: dict[str, Any], saved: dict[str, Any], path: str) -> None:
     """Raise unless these are the data of the saved run: a site belongs to its rows."""
     remedy = "pass the data the run was started with, in the same order and on the same scale; for other data start a "
     remedy += "new Trainer"
-    if list(part.shape) != saved["shape"]:
+    if given["shape"] != saved["shape"]:
         raise ValueError(
             f"{name} does not belong to the run in {path!r}: expected shape {tuple(saved['shape'])}, got "
-            f"{tuple(part.shape)}; {remedy}"
+            f"{tuple(given['shape'])}; {remedy}"
         )
-    if persistence.fingerprint(part) != saved["fingerprint"]:
+    if given["fingerprint"] != saved["fingerprint"]:
         raise ValueError(
             f"{name} does not belong to the run in {path!r}: the shape fits, but the values differ; {remedy}"
         )
+
+
+def _config_of(run: dict[str, Any], path: str) -> TrainConfig:
+    try:
+        return TrainConfig(**run["config"])
+    except TypeError as error:
+        raise ValueError(f"{path!r} does not fit this version of bayesmp: {error}") from error
+
+
+def _new_checkpoints(network: Network, folder: persistence.PathLike, every: int, keep: int) -> Checkpoints:
+    """A folder for a new run; what would make its first checkpoint fail is said now."""
+    checkpoints = Checkpoints(folder, every=every, keep=keep)
+    if found := checkpoints.paths():
+        raise ValueError(
+            f"the folder {str(folder)!r} holds checkpoints already, {found[0].name} the newest: go on with them, "
+            "Trainer.resume(folder, x, y), or choose another folder for a new run"
+        )
+    network.description()
+    return checkpoints
 
 
 def _find_device(given: str | torch.device | None, saved: str, path: str) -> torch.device:
@@ -470,16 +583,24 @@ def fit(
     epochs: int | str = "auto",
     max_epochs: int = MAX_EPOCHS,
     progress: bool | None = None,
+    checkpoint: persistence.PathLike | None = None,
+    every: int = EVERY,
+    keep: int = KEEP,
     **options: Any,
 ) -> History:
     """Train a network on data: `Trainer(network, x, y, **options).run(epochs)`, for when the run need not go on later.
 
+    With a folder as `checkpoint` the same call can be made again if it is killed, and goes on where the newest
+    checkpoint is, to the same end, bit for bit on the CPU; if the run had ended, it returns at once. A folder with
+    another network, other data or other settings is refused.
+
     Args:
         network: trained in place, from its prior.
         x, y: training data, tensors or arrays; or a torch Dataset (or DataLoader) of pairs as x alone.
-        epochs: visits to each batch; "auto" trains until it is at rest (Trainer.run).
+        epochs: visits to each batch; "auto" trains until it is at rest (Trainer.run). Those of checkpoints count.
         max_epochs: bound for "auto".
         progress: show a progress bar; None shows it in a terminal only.
+        checkpoint, every, keep: a folder for checkpoints, epochs between two, how many stay (Trainer).
         options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, data_store,
             debug.
     """
@@ -488,4 +609,52 @@ def fit(
     if epochs != "auto":
         checks.check_positive_int(epochs, "epochs")
     checks.check_positive_int(max_epochs, "max_epochs")
-    return Trainer(network, x, y, **options)._train(epochs, max_epochs, progress, stacklevel=3)
+    if checkpoint is None:
+        return Trainer(network, x, y, **options)._train(epochs, max_epochs, progress, stacklevel=3)
+    trainer = _go_on(network, x, y, Checkpoints(checkpoint, every=every, keep=keep), epochs, options)
+    return trainer._train_until(epochs, max_epochs, progress, stacklevel=3)
+
+
+def _go_on(
+    network: Network, x: Any, y: Any, checkpoints: Checkpoints, epochs: int | str, options: dict[str, Any]
+) -> Trainer:
+    """A run of this network at the newest checkpoint that is whole, or at the start; if the folder belongs to another
+    run, an error, and the network is as it was."""
+    before, run = network.learned(), network.run
+
+    def read(path: Path) -> Trainer:
+        network.reset()  # on purpose: no warning
+        trainer = Trainer(network, x, y, **options)
+        with persistence.opened(path, kinds=("run",)) as file:
+            remedy = "; choose another folder for a new run"
+            check_same_network(network, file, remedy)
+            _check_same_config(trainer.config, file, remedy)
+            trainer._take(file)
+            if not isinstance(epochs, str) and trainer.n_epochs > epochs:
+                raise ValueError(
+                    f"{file.path!r} holds a run of {trainer.n_epochs} epochs, more than the {epochs} asked for{remedy}"
+                )
+        return trainer
+
+    try:
+        x, y = examples.as_arrays(x, y)
+        trainer = checkpoints.read_newest(read, stacklevel=3)
+        if trainer is None:
+            network.description()  # says now if it cannot be saved
+            checkpoints.make_folder()
+            trainer = Trainer(network, x, y, **options)
+    except BaseException:
+        network.learn(before)
+        network.run = run
+        raise
+    trainer.checkpoints = checkpoints
+    return trainer
+
+
+def _check_same_config(config: TrainConfig, file: persistence.SavedFile, remedy: str) -> None:
+    """Raise unless a run in an open file has the settings that decide its result."""
+    saved = _config_of(file.header["run"], file.path)
+    names = [entry.name for entry in fields(TrainConfig) if entry.name not in NOT_IN_RESULT]
+    values = [(name, getattr(saved, name), getattr(config, name)) for name in names]
+    if different := [f"{name} was {then!r}, now {now!r}" for name, then, now in values if then != now]:
+        raise ValueError(f"{file.path!r} holds a run with other settings: {', '.join(different)}{remedy}")

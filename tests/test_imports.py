@@ -29,6 +29,7 @@ LINE = [
 # Beside the line: everybody may use them, and they use no more than this.
 BESIDE = {
     "arithmetic": set(),
+    "checkpoints": {"checks", "persistence"},
     "checks": set(),
     "data": set(),
     "examples": set(),

@@ -15,7 +15,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.many import fit_many
-from tests.helpers import mlp
+from tests.helpers import linear_data, mlp
 
 torch.set_num_threads(1)
 
@@ -134,3 +134,16 @@ def test_an_interrupt_ends_the_workers(tmp_path, seconds):
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert out == "interrupted 0\n" and "Traceback" not in err
+
+
+def test_every_network_has_checkpoints_of_its_own(tmp_path):
+    """And goes on from them; runs that have ended are not repeated."""
+    x, y = linear_data(20)
+    alone, first, second = ([mlp([3, 3, 1], bmp.Regression(0.1), seed=seed) for seed in (0, 1)] for _ in range(3))
+    bmp.fit_many(alone, x, y, epochs=3, workers=1)
+    bmp.fit_many(first, x, y, epochs=2, workers=1, checkpoint=tmp_path)
+    histories = bmp.fit_many(second, x, y, epochs=3, workers=1, checkpoint=str(tmp_path))
+    assert [len(history) for history in histories] == [3, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["network-0000", "network-0001"]
+    for found, expected in zip(second, alone, strict=True):
+        assert torch.equal(found.marginal.tau, expected.marginal.tau)

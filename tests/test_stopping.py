@@ -9,7 +9,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.settings import SETTINGS, Settings
-from bayesmp.stopping import Checkpoint, at_rest, refresh_due
+from bayesmp.stopping import Progress, at_rest, refresh_due
 from bayesmp.trainer import MAX_EPOCHS
 from tests.helpers import blobs, linear_data, mlp
 
@@ -19,7 +19,7 @@ RULE = Settings(rest_gain=0.01, rest_refreshes=2, rest_visits=10, rest_move=1.0)
 
 
 def passed(*scores, moved=0.0):
-    return [Checkpoint(k + 1, score, moved) for k, score in enumerate(scores)]
+    return [Progress(k + 1, score, moved) for k, score in enumerate(scores)]
 
 
 # --- the rules, as pure functions ------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_at_rest_only_after_enough_visits_and_when_means_are_still():
     scores = (1.0, 1.0, 1.0, 1.0)
     assert not at_rest(passed(*scores), RULE.rest_visits - 1, RULE) and at_rest(passed(*scores), RULE.rest_visits, RULE)
     assert not at_rest(passed(*scores, moved=1.0), 100, RULE) and at_rest(passed(*scores, moved=0.99), 100, RULE)
-    still = [*passed(*scores, moved=5.0), Checkpoint(5, 1.0, 0.1)]
+    still = [*passed(*scores, moved=5.0), Progress(5, 1.0, 0.1)]
     assert at_rest(still, 100, RULE), "only the last move counts"
 
 
