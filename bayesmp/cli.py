@@ -59,11 +59,16 @@ def _with_errors(command: Command) -> Command:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except (ValueError, OSError, ImportError) as error:
+        except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+            raise  # typer's own; the last comes of `bayesmp predict ... | head`
+        except Exception as error:
             if kwargs.get("debug"):
                 traceback.print_exc()
-            message = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else error
-            _fail(str(message))
+            if not isinstance(error, (ValueError, OSError, ImportError)):
+                _fail(f"an error that should not happen, {type(error).__name__}: {error}; --debug shows where")
+            _fail(
+                f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else str(error)
+            )
 
     return wrapped  # type: ignore[return-value]
 
@@ -158,6 +163,8 @@ def fit(
         raise typer.BadParameter(f"must end in .png, .pdf or .svg, got {str(picture)!r}", param_hint="--picture")
     frame = tables.read_table(table)
     tables.check_column(target, frame.columns)
+    for path in (out, picture):
+        _check_writable(path)
     what, why = tables.Target.decide(frame[target], task.value if task else None)
     y, known = what.read(frame[target])
     typer.echo(f"{table.name}: {tables.plural(len(frame), 'row')}, {tables.plural(frame.shape[1] - 1, 'column')}")
@@ -165,7 +172,6 @@ def fit(
     if not known.all():
         typer.echo(f"{tables.plural(int((~known).sum()), 'row')} without a target left out")
     columns, y = frame.drop(columns=target)[known].reset_index(drop=True), y[known]
-    _check_writable(out)
     encoder = tables.TableEncoder().fit(columns, drop=_names(drop), categories=_names(categories))
     for note in encoder.notes:
         typer.echo(note)
@@ -265,7 +271,10 @@ def evaluate(
     if not known.any():
         raise tables.TableError(f"no row of {table.name} has a target {target.name!r} that can be scored")
     y = y[known]
-    prediction = _predict(loaded, frame[known].reset_index(drop=True))
+    scored = frame[known].reset_index(drop=True)
+    prediction = _predict(loaded, scored)
+    if loaded.was_trained_on(scored):
+        _note("the model was trained on these very rows, so the scores are better than they will be on others")
     _tell_scores(loaded, prediction, y, tables.plural(len(y), "row"))
     if picture is not None:
         _draw(loaded, prediction, y, picture)
@@ -445,7 +454,8 @@ def _check_writable(path: Path) -> None:
         if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
             raise PermissionError(13, "it is a folder, or read-only")
     except OSError as error:
-        raise tables.TableError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        why = "its folder is a file" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
+        raise tables.TableError(f"cannot write {str(path)!r}: {why}") from error
 
 
 def _names(text: str) -> Sequence[str]:

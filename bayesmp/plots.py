@@ -157,14 +157,19 @@ def predicted_against_true(mean: Array, std: Array, y: Array, ax: Axes | None = 
     half = NormalDist().inv_cdf((1.0 + level) / 2.0) * spread
     ends = [min(truth.min(), centre.min()), max(truth.max(), centre.max())]
     ax.plot(ends, ends, color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
-    for chosen, colour in ((np.abs(truth - centre) <= half, BLUE), (np.abs(truth - centre) > half, ORANGE)):
+    missed = np.abs(truth - centre) > half
+    for chosen, colour, alpha in ((~missed, BLUE, 0.5), (missed, ORANGE, 0.9)):
         ax.errorbar(
             truth[chosen], centre[chosen], yerr=half[chosen], fmt="o", markersize=3.2, markeredgewidth=0.0,
-            color=colour, ecolor=colour, elinewidth=0.7, alpha=0.55, zorder=2,
+            color=colour, ecolor=colour, elinewidth=0.7, alpha=alpha, zorder=2,
         )  # fmt: skip
-    text = f"{100 * share:.0f} % in their {100 * level:.0f} % interval\nRMSE {metrics.rmse(centre, truth):.3g}"
+    error = metrics.rmse(centre, truth)
+    text = f"{100 * share:.0f} % in their {100 * level:.0f} % interval\nRMSE " + (
+        f"{error:,.0f}" if error >= 10_000 else f"{error:.3g}"
+    )
     ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", color=INK, fontsize=9.5, linespacing=1.5)
     ax.set(xlabel="true", ylabel="predicted")
+    ax.locator_params(axis="x", nbins=5)  # long numbers would overlap
     return _finish(ax)
 
 
@@ -181,7 +186,7 @@ def confusion(probs: Array, y: Array, classes: Sequence[object], ax: Axes | None
     ax.imshow(share, cmap="Blues", vmin=0.0, vmax=1.3)
     if n <= 20:  # more would not be legible
         for i, j in zip(*np.nonzero(counts), strict=True):
-            ink = INK if i == j or share[i, j] < 0.5 else "white"
+            ink = "white" if share[i, j] > 0.6 else INK
             ax.text(j, i, f"{counts[i, j]}", ha="center", va="center", fontsize=8.5, color=ink)
     names = [text if len(text) <= 14 else f"{text[:13]}…" for text in map(str, classes)]
     steps = range(0, n, max(1, n // 20))

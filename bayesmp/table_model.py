@@ -48,6 +48,7 @@ class Facts:
         guess: what one would say without inputs: mean and standard deviation of the target, or shares of the classes.
         unlike: spread of the outputs (`_spread`) that only 1 % of the training rows exceed when they are left out.
         noise_std: of the targets around the function, in their units; None for classes.
+        fingerprint: of the training inputs, to know them again.
     """
 
     source: str
@@ -56,6 +57,7 @@ class Facts:
     guess: tuple[float, ...]
     unlike: float
     noise_std: float | None
+    fingerprint: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +120,9 @@ class TableModel:
             estimator.fit(x, y)
         estimator.verbose = False
         unlike, noise_std = _judge_training(estimator, x)
-        made = datetime.date.today().isoformat()
-        return cls(encoder, target, estimator, Facts(source, made, len(y), _guess(target, y), unlike, noise_std))
+        made, known_by = datetime.date.today().isoformat(), _fingerprint(x)
+        facts = Facts(source, made, len(y), _guess(target, y), unlike, noise_std, known_by)
+        return cls(encoder, target, estimator, facts)
 
     @property
     def is_at_rest(self) -> bool:
@@ -145,6 +148,10 @@ class TableModel:
             known = known.undo(self.estimator._y_scaling)
             known = RegressionPrediction(known.mean[:, 0], known.epistemic_var[:, 0], known.noise_var.reshape(()))
         return TablePrediction(known, is_unlike, encoded.notes)
+
+    def was_trained_on(self, frame: DataFrame) -> bool:
+        """Whether these are the rows it was trained on."""
+        return _fingerprint(self.encoder.transform(frame).x) == self.facts.fingerprint
 
     def as_frame(self, prediction: TablePrediction, *, level: float = 0.9) -> DataFrame:
         """Predictions as columns: mean, std and interval of the target, or label and probabilities; and the flag."""
@@ -231,16 +238,22 @@ class TableModel:
         with persistence.opened(path, kinds=("model", "run", "estimator")) as file:
             header = file.header
         if "table" not in header:
-            kind = header["estimator"]["type"] if header["kind"] == "estimator" else f"{header['kind']} of a network"
+            found = {"model": "a network", "run": "a training run", "estimator": "an estimator"}[header["kind"]]
             raise TableError(
-                f"{str(path)!r} holds the {kind}, saved from Python; only files that `bayesmp fit` made know what the "
-                "columns of a table mean"
+                f"{str(path)!r} holds {found} that was saved from Python; only files that `bayesmp fit` made know what "
+                "the columns of a table mean"
             )
         table = header["table"]
-        target = Target(**table["target"])
+        try:
+            target = Target(**table["target"])
+            facts = Facts(**{**table["facts"], "guess": tuple(table["facts"]["guess"])})
+            encoder = TableEncoder.from_json(table["encoder"])
+        except (KeyError, TypeError) as error:
+            raise TableError(
+                f"{str(path)!r} was written by bayesmp {header['library']}, whose models of tables differ from "
+                "those of this version; fit it again"
+            ) from error
         kind = MPRegressor if target.task == "regression" else MPClassifier
-        facts = Facts(**{**table["facts"], "guess": tuple(table["facts"]["guess"])})
-        encoder = TableEncoder.from_json(table["encoder"])
         return cls(encoder, target, kind.load(path), facts, header["library"])
 
 
@@ -252,6 +265,10 @@ def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tup
     held = np.concatenate([group[:count] for group, count in zip(groups, counts, strict=True)])
     kept = np.concatenate([group[count:] for group, count in zip(groups, counts, strict=True)])
     return np.sort(kept), np.sort(held)
+
+
+def _fingerprint(x: Floats) -> str:
+    return persistence.fingerprint(torch.as_tensor(np.ascontiguousarray(x)))
 
 
 def _percent(share: float) -> str:

@@ -63,7 +63,8 @@ def read_table(path: Path) -> DataFrame:
     pandas = require_pandas()
     check_ending(path)
     if not path.is_file():
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*")], n=1)
+        others = [other.name for other in path.parent.glob(f"*{path.suffix}")]
+        near = difflib.get_close_matches(path.name, others, n=1, cutoff=0.75)
         raise TableError(f"there is no file {str(path)!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     frame = _read_parquet(pandas, path) if path.suffix.lower() == ".parquet" else _read_csv(pandas, path)
     frame.columns = [str(name).strip() for name in frame.columns]
