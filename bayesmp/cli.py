@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import platform
 import subprocess
@@ -70,6 +71,8 @@ def _with_errors(command: Command) -> Command:
                 f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else str(error)
             )
 
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    wrapped.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)  # typer would keep the line breaks
     return wrapped  # type: ignore[return-value]
 
 
@@ -218,9 +221,9 @@ def predict(
     """Predict the target for each row of a table.
 
     Written behind the table's own columns, for a target y: y_mean, y_std, y_low and y_high (the interval), or for
-    classes y_predicted and one y_p_... per class; and unlike_training. This is True where the model had to guess: where
+    classes y_predicted and one y_p_... per class; and unlike_training. This is True where the model has to guess: where
     its epistemic uncertainty (what more data would take away) is beyond that of all but 1 % of the training rows, each
-    predicted without itself, or where a category is new. Do not trust these rows' means, but their intervals are wide.
+    predicted without itself, or where a category is new.
     """
     if not 0.0 < level < 1.0:
         raise typer.BadParameter(f"must lie between 0 and 1, got {level:g}", param_hint="--level")

@@ -110,6 +110,9 @@ def _read_parquet(pandas: Any, path: Path) -> DataFrame:
             frame: DataFrame = pandas.read_parquet(path, engine="pyarrow")
         except (OSError, ValueError) as error:
             raise TableError(f"{path.name} is not a proper Parquet file: {error}") from error
+    for name in frame.columns:
+        if frame[name].dtype == object:  # decimals, days, booleans with gaps: as a CSV file would have them
+            frame[name] = frame[name].map(_as_text, na_action="ignore")
     return frame
 
 

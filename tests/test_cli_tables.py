@@ -209,7 +209,7 @@ def test_options_of_fit(made, call, tmp_path):
     out = tmp_path / "m.safetensors"
     arguments = ("fit", folder / "price.csv", "--target", "price", "--out", out, "--drop", "town,id", *QUICK)
     said = call(*arguments, "--hold-out", "0.5", "--no-refit", "--categories", "rooms", "--seed", "3")
-    assert "training on 74 rows, 75 held out" in said.replace("75 rows, 74", "74 rows, 75")
+    assert "training on 75 rows, 74 held out" in said
     assert "training on all" not in said
     model = TableModel.load(out)
     assert [column.name for column in model.encoder.columns] == ["area", "rooms"]
@@ -229,12 +229,12 @@ def test_few_rows_are_all_trained_on(call, tmp_path):
     said = call(*arguments)
     assert "2 different whole numbers, taken as classes (--task regression would change that)" in said
     assert "no rows are held out" in said
-    assert "classification" not in call(*arguments, "--task", "regression").replace("this is a regression", "")
+    assert "taken as a quantity (as asked); this is a regression" in call(*arguments, "--task", "regression")
     assert TableModel.load(tmp_path / "m.safetensors").target.task == "regression"
 
 
 def test_the_installed_program(made, tmp_path):
-    """In a process of its own: exit status, what goes where, and a pipe that ends early."""
+    """In a process of its own: exit status, and what goes where."""
     folder, _ = made
     command = [sys.executable, "-m", "bayesmp"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -269,7 +269,7 @@ def test_fit_refuses_with_a_sentence(made, call, tmp_path, arguments, message):
     (folder / "gaps.csv").write_text("x,y\n" + ",1.5\n,2.5\n" * 5)
     (folder / "short.csv").write_text("x,y\n1,1.5\n2,2.5\n")
     said = call("fit", folder / arguments[0], *arguments[1:], "--out", tmp_path / "m.safetensors", code=1)
-    assert f"bayesmp: {message}" in said or message in said
+    assert message in said
     assert not (tmp_path / "m.safetensors").exists()
 
 

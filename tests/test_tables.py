@@ -1,7 +1,9 @@
 """Tables from files: what is read, how columns become numbers, what is refused and with which advice."""
 
+import datetime
 import json
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -87,6 +89,13 @@ def test_a_parquet_file_comes_back(tmp_path):
     tables.write_table(table, tmp_path / "t.parquet")
     found = encoded(tables.read_table(tmp_path / "t.parquet").assign(c=["x", "z", "z"]))
     assert found["a"] == [1.5, 2.25, 3.0] and found["b=True"] == [1, 0, 1] and found["c=z"] == [0, 1, 1]
+    table = pandas.DataFrame({"d": [Decimal("1.5"), Decimal("2.5"), None], "b": [True, None, False], "n": [1, 2, 3]})
+    table.astype({"b": object}).to_parquet(tmp_path / "t.parquet")
+    found = encoded(tables.read_table(tmp_path / "t.parquet"))
+    assert found["d"] == [1.5, 2.5, 2.0] and found["b=True"] == [1, 0, 0] and found["b=(missing)"] == [0, 1, 0]
+    pandas.DataFrame({"day": [datetime.date(2024, 1, 2)] * 3}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(TableError, match="holds dates"):
+        TableEncoder().fit(tables.read_table(tmp_path / "t.parquet"))
     (tmp_path / "broken.parquet").write_bytes(b"no parquet")
     with pytest.raises(TableError, match="not a proper Parquet file"):
         tables.read_table(tmp_path / "broken.parquet")
