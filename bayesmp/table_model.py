@@ -283,7 +283,8 @@ def _errors(mean: Floats, std: Floats, y: Floats) -> dict[str, float]:
 
 def _guess(target: Target, y: NDArray[Any]) -> tuple[float, ...]:
     if target.task == "regression":
-        return float(y.mean()), float(y.std())
+        mean, std = float(y.mean()), float(y.std())
+        return mean, std or abs(mean) or 1.0  # rows held out may be the only ones that differ
     counts = np.unique(y, return_counts=True)[1]
     return tuple((counts / counts.sum()).tolist())
 

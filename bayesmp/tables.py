@@ -33,7 +33,8 @@ MIN_REPEATS = 5  # and so are those that repeat less often than this, on average
 ROW_NAMES = {"id", "index", "row", "rowid", "row_id"}  # columns of these names that count rows are left out
 MISSING, OTHER = "(missing)", "(other)"  # categories of our own
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
-DECIMAL_COMMA = re.compile(r"[+-]?\d+(\.\d{3})*,\d+")
+DRESSED = re.compile(r"[+-]?[$€£¥]?\s?[+-]?\d[\d.,' ]*[$€£¥%]?")  # $1,200 or 12,5 or 30 %
+LEADING_ZERO = re.compile(r"[+-]?0\d+")
 
 
 class TableError(ValueError):
@@ -90,17 +91,20 @@ def _read_csv(pandas: Any, path: Path) -> DataFrame:
         with open(path, encoding="utf-8-sig", newline=None) as file:
             first = next((line for line in file if line.strip()), "")
             separator = max(",;\t", key=first.count)
+        options = {"sep": separator, "dtype": str, "encoding": "utf-8-sig", "skipinitialspace": True}
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)  # of rows longer than the first line
-            frame: DataFrame = pandas.read_csv(
-                path, sep=separator, dtype=str, encoding="utf-8-sig", skipinitialspace=True, index_col=False
-            )
+            names = pandas.read_csv(path, header=None, nrows=1, **options).iloc[0].dropna().tolist()
+            frame: DataFrame = pandas.read_csv(path, index_col=False, **options)
     except UnicodeDecodeError as error:
         raise TableError(f"{path.name} is not UTF-8 text ({error}); save it as UTF-8") from error
     except pandas.errors.EmptyDataError as error:
         raise TableError(f"{path.name} is empty") from error
     except (pandas.errors.ParserError, pandas.errors.ParserWarning) as error:
         raise TableError(f"{path.name} is not a proper CSV file: {str(error).strip()}") from error
+    for name in names:
+        if names.count(name) > 1:  # pandas would number them
+            raise TableError(f"{path.name} has two columns named {name!r}; rename one of them")
     return frame
 
 
@@ -318,7 +322,7 @@ def as_numbers(values: Series) -> tuple[Floats, list[str]]:
 
 
 def refuse_dates(values: Series) -> None:
-    """Raise if the column holds dates, or numbers with a decimal comma, which nothing here can read."""
+    """Raise if the column holds dates or times."""
     present = values.dropna()
     is_time = values.dtype.kind in "mM"
     if len(present) == 0 or not (is_time or _is_text(values)):
@@ -329,9 +333,15 @@ def refuse_dates(values: Series) -> None:
             f"column {values.name!r} holds dates or times ({first}); turn it into numbers first, e.g. the year, the "
             "month, or days since some day, or leave it out with --drop"
         )
-    if all(DECIMAL_COMMA.fullmatch(str(value)) for value in present):
+
+
+def refuse_dressed_numbers(values: Series) -> None:
+    """Raise if all texts of a column look like numbers, but with commas or signs that nothing here can read."""
+    present = values.dropna()
+    if all(DRESSED.fullmatch(str(value).strip()) for value in present):
         raise TableError(
-            f"column {values.name!r} seems to hold numbers with a decimal comma ({first}); write them with a point"
+            f"column {values.name!r} seems to hold numbers with commas or signs ({present.iloc[0]}); write them as "
+            "plain numbers such as 1234.5, or leave it out with --drop"
         )
 
 
@@ -339,15 +349,21 @@ def _is_text(values: Series) -> bool:
     return values.dtype.kind not in "biufcmM" and not hasattr(values.dtype, "categories")
 
 
+def _is_named(values: Series) -> bool:
+    """Whether the values are booleans or categories by their type."""
+    return not _is_text(values) and values.dtype.kind not in "iufmM"
+
+
 def _is_categorical(values: Series) -> bool:
     """Whether the column is to become categories; dates are refused."""
     refuse_dates(values)
-    if values.dtype.kind in "iuf":
-        return False
     if not _is_text(values):
-        return True
+        return _is_named(values)
     numbers, _ = as_numbers(values)
-    return float((~np.isnan(numbers)).sum()) < MOSTLY * float(values.notna().sum())
+    if float((~np.isnan(numbers)).sum()) >= MOSTLY * float(values.notna().sum()):
+        return False
+    refuse_dressed_numbers(values)
+    return True
 
 
 def _as_texts(values: Series) -> NDArray[np.object_]:
@@ -436,39 +452,39 @@ class Target:
             raise TableError(f"the target {name!r} has no values")
         if task != "classification":
             refuse_dates(values)
-        if _is_text(values) or values.dtype.kind in "iuf":
-            numbers, bad = as_numbers(values)
-            present = numbers[~np.isnan(numbers)]
-            is_number = len(present) >= MOSTLY * (len(present) + len(bad))
-        else:
-            is_number, present = False, np.empty(0)
+        numbers, bad = (np.empty(0), []) if _is_named(values) else as_numbers(values)
+        present = numbers[~np.isnan(numbers)]
+        is_number = len(present) > 0 and len(present) >= MOSTLY * (len(present) + len(bad))
+        if not is_number and bad and task != "classification":
+            refuse_dressed_numbers(values)
         n_kinds = len(np.unique(present)) if is_number else values.nunique()
         is_whole = is_number and bool((present == np.round(present)).all())
         few = is_whole and n_kinds <= MAX_WHOLE_CLASSES and len(present) >= MIN_REPEATS * n_kinds
-        found = "classification" if not is_number or few else "regression"
-        if task == "regression" and not is_number:
-            raise TableError(f"the target {name!r} is not numbers ({values.dropna().iloc[0]}); a regression needs them")
-        chosen = task or found
+        has_zeros = _is_text(values) and any(LEADING_ZERO.fullmatch(str(value)) for value in values.dropna())
+        if few and task != "regression" and (bad or has_zeros):  # names of classes, such as 1, 2, x, or 01, 02
+            is_number, is_whole, n_kinds = False, False, values.nunique()
+        chosen = task or ("classification" if not is_number or few else "regression")
+        first, n_known = values.dropna().iloc[0], int(values.notna().sum())
+        if chosen == "regression" and not is_number:
+            raise TableError(f"the target {name!r} is not numbers ({first}); a regression needs them")
         if n_kinds < 2:
-            raise TableError(f"the target {name!r} is {values.dropna().iloc[0]} in all rows: there is nothing to learn")
-        if chosen == "classification" and n_kinds > 0.5 * int(values.notna().sum()):
+            raise TableError(f"the target {name!r} is {first} in all rows: there is nothing to learn")
+        if chosen == "classification" and n_kinds > 0.5 * n_known:
+            remedy = ": use --task regression" if is_number else ""
             raise TableError(
-                f"the target {name!r} has {n_kinds:,} different values in {int(values.notna().sum()):,} rows; classes "
-                "must repeat" + (": use --task regression" if is_number else "")
+                f"the target {name!r} has {n_kinds:,} different values in {n_known:,} rows; classes must repeat{remedy}"
             )
-        kind = "text" if not is_number else "whole numbers" if is_whole else "numbers"
-        other = "regression" if chosen == "classification" else "classification"
-        why = f"{n_kinds:,} different {'values' if kind == 'text' else kind}"
-        how = (
-            "as asked"
-            if task
-            else f"--task {other} would change that"
-            if is_whole and n_kinds <= MAX_CATEGORIES
-            else ""
-        )
-        what = "classes" if chosen == "classification" else "a quantity"
-        why = f"{why}, taken as {what}" + (f" ({how})" if how else "")
-        return cls(name, chosen, chosen == "classification" and is_whole), why
+        target = cls(name, chosen, chosen == "classification" and is_whole)
+        kind = "whole numbers" if is_whole else "numbers" if is_number else "values"
+        why = f"{n_kinds:,} different {kind}, taken as {'classes' if chosen == 'classification' else 'a quantity'}"
+        if task is not None:
+            why += " (as asked)"
+        elif is_whole and n_kinds <= MAX_CATEGORIES:
+            other = "regression" if chosen == "classification" else "classification"
+            why += f" (--task {other} would change that)"
+        if bad and (chosen == "regression" or is_whole):
+            why += f"; {_some(bad)} taken as missing"
+        return target, why
 
     def read(self, values: Series) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The targets of a table, and for which rows they are known."""

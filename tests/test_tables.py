@@ -50,6 +50,7 @@ def test_a_csv_file_is_read_whatever_separates_it(tmp_path, separator):
         ("a,b\n1,2,3\n", "not a proper CSV"),
         ("a,b\n1,2\n1,2,3\n", "not a proper CSV"),
         ("a, a \n1,2\n", "two columns named 'a'"),
+        ("a,b,a\n1,2,3\n", "two columns named 'a'"),
     ],
 )
 def test_a_broken_csv_file_is_named(tmp_path, text, message):
@@ -189,7 +190,9 @@ def test_codes_can_be_taken_as_categories():
         (["2024-01-02", None, "2023-12-31"], "dates .*--drop"),
         (["31.12.2023", "1.1.2024", "2.1.2024"], "dates"),
         (["2024-01-02 10:00:01", "2024-01-02T11:30", "2024-01-02 12:00"], "dates"),
-        (["1,5", "2,25", "3,0"], "decimal comma"),
+        (["1,5", "2,25", "3,0"], "plain numbers"),
+        (["$1,200", "$ 300", "-$5"], "plain numbers"),
+        (["30 %", "5%", "12.5%"], "plain numbers"),
         (["1", "inf", "2"], "infinite values, first in row 2"),
     ],
 )
@@ -242,6 +245,9 @@ def test_an_encoder_comes_back_from_json():
         (["yes", "no"] * 20, ("classification", False)),
         (["True", "False"] * 20, ("classification", False)),
         (["1", "2", "3"], ("regression", False)),
+        (["01", "02"] * 20, ("classification", False)),
+        (["1", "2", "3", "1", "x"] * 20, ("classification", False)),
+        ([*map(str, range(40)), "?"], ("regression", False)),
     ],
 )
 def test_the_task_is_found_out(values, expected):
@@ -254,6 +260,7 @@ def test_the_task_is_said_and_can_be_overridden():
     assert "3 different whole numbers, taken as classes (--task regression" in Target.decide(grades)[1]
     target, why = Target.decide(grades, "regression")
     assert target.task == "regression" and "as asked" in why
+    assert "1 text such as '?' taken as missing" in Target.decide(frame(y=[*map(str, range(40)), "?"])["y"])[1]
     with pytest.raises(TableError, match="a regression needs them"):
         Target.decide(frame(y=["a", "b"] * 5)["y"], "regression")
 
@@ -266,6 +273,7 @@ def test_the_task_is_said_and_can_be_overridden():
         ([None] * 9, "has no values"),
         ([f"name {k}" for k in range(9)], "9 different values in 9 rows; classes must repeat"),
         (["2024-01-02", "2024-01-03"], "holds dates"),
+        (["1,5", "2,5", "2,5", "1,5", "1,5"], "plain numbers"),
     ],
 )
 def test_targets_that_cannot_be_learned(values, message):
