@@ -164,6 +164,8 @@ def fit(
     picture = picture or out.with_suffix(".png")
     if picture.suffix not in (".png", ".pdf", ".svg"):
         raise typer.BadParameter(f"must end in .png, .pdf or .svg, got {str(picture)!r}", param_hint="--picture")
+    if target in (*_names(drop), *_names(categories)):
+        raise typer.BadParameter(f"{target!r} is the target", param_hint="--drop, --categories")
     frame = tables.read_table(table)
     tables.check_column(target, frame.columns)
     for path in (out, picture):

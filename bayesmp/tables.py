@@ -31,6 +31,7 @@ MAX_CATEGORIES = 50  # columns that one column of texts may become; rarer texts 
 MAX_WHOLE_CLASSES = 10  # whole numbers with more different values are a quantity
 MIN_REPEATS = 5  # and so are those that repeat less often than this, on average
 ROW_NAMES = {"id", "index", "row", "rowid", "row_id"}  # columns of these names that count rows are left out
+LARGEST = 1e100  # squares of larger numbers overflow
 MISSING, OTHER = "(missing)", "(other)"  # categories of our own
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
 DRESSED = re.compile(r"[+-]?[$€£¥]?\s?[+-]?\d[\d.,' ]*[$€£¥%]?")  # $1,200 or 12,5 or 30 %
@@ -314,9 +315,12 @@ def as_numbers(values: Series) -> tuple[Floats, list[str]]:
     """The numbers of a column, NaN where there is none, and the texts that stood there instead."""
     pandas = require_pandas()
     numbers = pandas.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    if np.isinf(numbers).any():
-        row = int(np.flatnonzero(np.isinf(numbers))[0])
-        raise TableError(f"column {values.name!r} has infinite values, first in row {row + 1}; remove them")
+    too_large = np.flatnonzero(np.abs(numbers) > LARGEST)
+    if len(too_large) > 0:
+        raise TableError(
+            f"column {values.name!r} has numbers beyond {LARGEST:g}, first {numbers[too_large[0]]:g} in row "
+            f"{too_large[0] + 1}; remove them, or change the unit"
+        )
     is_bad = np.isnan(numbers) & values.notna().to_numpy()
     return numbers, [str(value) for value in values[is_bad]]
 

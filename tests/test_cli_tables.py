@@ -233,18 +233,42 @@ def test_few_rows_are_all_trained_on(call, tmp_path):
     assert TableModel.load(tmp_path / "m.safetensors").target.task == "regression"
 
 
-def test_the_installed_program(made, tmp_path):
-    """In a process of its own: exit status, and what goes where."""
-    folder, _ = made
-    command = [sys.executable, "-m", "bayesmp"]
+def run(*arguments):
+    """The program in a process of its own."""
+    command = [sys.executable, "-m", "bayesmp", *map(str, arguments)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = lambda *args: subprocess.run([*command, *map(str, args)], capture_output=True, text=True, env=env)  # noqa: E731
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def test_in_a_process_of_its_own_notes_and_results_are_kept_apart(made, tmp_path):
+    folder, _ = made
     done = run("predict", folder / "sick.safetensors", folder / "sick-new.csv", "--only")
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert len(done.stdout.splitlines()) == 61
     done = run("predict", folder / "sick.safetensors", tmp_path / "none.csv")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == f"bayesmp: there is no file '{tmp_path}/none.csv'\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", MAKERS)
+def test_from_a_table_to_good_predictions(target, tmp_path):
+    """All defaults, from the shell; new rows must be predicted well and honestly. Prices of houses without an area
+    scatter more than the others, and the model has one noise for all rows: its intervals are too wide on the whole."""
+    table, new, model = tmp_path / "table.csv", tmp_path / "new.csv", tmp_path / "model.safetensors"
+    MAKERS[target](300, 0).to_csv(table, index=False)
+    MAKERS[target](300, 1).to_csv(new, index=False)
+    done = run("fit", table, "--target", target, "--out", model)
+    assert done.returncode == 0, done.stderr
+    assert "at rest after" in done.stdout and model.exists()
+    done = run("evaluate", model, new)
+    assert done.returncode == 0, done.stderr
+    name, least = {"price": ("R2", 0.7), "sick": ("accuracy", 0.75), "kind": ("accuracy", 0.95)}[target]
+    (value,) = re.findall(rf"^{name} +(\S+)", done.stdout, flags=re.MULTILINE)
+    assert float(value) > least
+    assert done.stdout.splitlines()[-1].startswith(("well calibrated", "too cautious")[: 2 if target == "price" else 1])
+    assert run("predict", model, new, "--out", tmp_path / "out.csv").returncode == 0
+    assert len(pandas.read_csv(tmp_path / "out.csv")) == 300
 
 
 # --- what does not
@@ -280,6 +304,7 @@ def test_fit_refuses_with_a_sentence(made, call, tmp_path, arguments, message):
         (["--hidden", "5,x"], "must be whole numbers"),
         (["--epochs", "0"], "positive whole number or auto"),
         (["--picture", "p.gif"], "must end in .png"),
+        (["--drop", "id,price"], "'price' is the target"),
         (["--task", "guessing"], "'regression', 'classification'"),
     ],
 )

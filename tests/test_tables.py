@@ -193,7 +193,8 @@ def test_codes_can_be_taken_as_categories():
         (["1,5", "2,25", "3,0"], "plain numbers"),
         (["$1,200", "$ 300", "-$5"], "plain numbers"),
         (["30 %", "5%", "12.5%"], "plain numbers"),
-        (["1", "inf", "2"], "infinite values, first in row 2"),
+        (["1", "inf", "2"], "numbers beyond 1e\\+100, first inf in row 2"),
+        (["1", "2", "-1e200"], "first -1e\\+200 in row 3"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_advice(values, message):
