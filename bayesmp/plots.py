@@ -7,6 +7,7 @@ figure of their own; save it with `ax.figure.savefig(...)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,6 +139,60 @@ def reliability(probs: Array, y: Array, ax: Axes | None = None, *, n_bins: int =
     ax.text(0.97, 0.05, "\n".join(lines), transform=ax.transAxes, ha="right", color=INK, fontsize=9.5, linespacing=1.5)
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
     ax.set_aspect("equal")
+    return _finish(ax)
+
+
+def predicted_against_true(mean: Array, std: Array, y: Array, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
+    """Predictions of real targets against the targets, with central intervals; those that miss the target are orange.
+
+    Args:
+        mean, std: of the predictive Gaussians, (n,).
+        y: the targets, (n,).
+        ax: where to draw; default: a new figure.
+        level: probability that an interval is meant to hold its target with.
+    """
+    ax = _axes(ax, size=(4.8, 4.6))
+    centre, spread, truth = (_column(values) for values in (mean, std, y))
+    share = metrics.coverage(centre, spread, truth, level)
+    half = NormalDist().inv_cdf((1.0 + level) / 2.0) * spread
+    ends = [min(truth.min(), centre.min()), max(truth.max(), centre.max())]
+    ax.plot(ends, ends, color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
+    missed = np.abs(truth - centre) > half
+    for chosen, colour, alpha in ((~missed, BLUE, 0.5), (missed, ORANGE, 0.9)):
+        ax.errorbar(
+            truth[chosen], centre[chosen], yerr=half[chosen], fmt="o", markersize=3.2, markeredgewidth=0.0,
+            color=colour, ecolor=colour, elinewidth=0.7, alpha=alpha, zorder=2,
+        )  # fmt: skip
+    error = metrics.rmse(centre, truth)
+    text = f"{100 * share:.0f} % in their {100 * level:.0f} % interval\nRMSE " + (
+        f"{error:,.0f}" if error >= 10_000 else f"{error:.3g}"
+    )
+    ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", color=INK, fontsize=9.5, linespacing=1.5)
+    ax.set(xlabel="true", ylabel="predicted")
+    ax.locator_params(axis="x", nbins=5)  # long numbers would overlap
+    return _finish(ax)
+
+
+def confusion(probs: Array, y: Array, classes: Sequence[object], ax: Axes | None = None) -> Axes:
+    """How often each true class (rows) is taken for each class (columns): numbers of examples, shaded by their share of
+    the row. Arguments as for `metrics.accuracy`, and the names of the classes.
+    """
+    n = len(classes)
+    ax = _axes(ax, size=(1.6 + 0.42 * n, 1.4 + 0.42 * n))
+    guess, truth = metrics.as_array(probs).argmax(axis=1), metrics.as_array(y)
+    counts = np.zeros((n, n), dtype=np.int64)
+    np.add.at(counts, (truth, guess), 1)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    ax.imshow(share, cmap="Blues", vmin=0.0, vmax=1.3)
+    if n <= 20:  # more would not be legible
+        for i, j in zip(*np.nonzero(counts), strict=True):
+            ink = "white" if share[i, j] > 0.6 else INK
+            ax.text(j, i, f"{counts[i, j]}", ha="center", va="center", fontsize=8.5, color=ink)
+    names = [text if len(text) <= 14 else f"{text[:13]}…" for text in map(str, classes)]
+    steps = range(0, n, max(1, n // 20))
+    ax.set_xticks(list(steps), [names[k] for k in steps], rotation=45, ha="right", rotation_mode="anchor")
+    ax.set_yticks(list(steps), [names[k] for k in steps])
+    ax.set(xlabel="predicted", ylabel="true")
     return _finish(ax)
 
 

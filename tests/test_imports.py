@@ -12,7 +12,7 @@ PACKAGE = Path(bayesmp.__file__).parent
 # The line, from left to right. Modules of one place know nothing of each other.
 LINE = [
     {"cli"},
-    {"demo", "many"},
+    {"demo", "many", "table_model"},
     {"estimators"},
     {"trainer", "bridge"},
     {"joint", "stopping", "history"},
@@ -41,6 +41,7 @@ BESIDE = {
     "settings": set(),
     "sites": {"gaussian", "staging"},
     "staging": set(),
+    "tables": set(),
 }
 
 FACES = {"__init__", "__main__"}  # public names, and `python -m bayesmp`

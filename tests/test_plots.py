@@ -155,3 +155,24 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"pip install 'bayesmp\[plots\]'"):
         plots.training_history({"a": [1.0]})
+
+
+def test_predictions_against_the_truth_show_what_was_missed():
+    mean, std, y = np.array([0.0, 1.0, 2.0]), np.full(3, 0.1), np.array([0.05, 1.0, 5.0])
+    ax = plots.predicted_against_true(mean, std, y)
+    hits, misses = (container.lines[0] for container in ax.containers)
+    np.testing.assert_array_equal(hits.get_xdata(), [0.05, 1.0])
+    np.testing.assert_array_equal(misses.get_xdata(), [5.0])
+    assert "67 % in their 90 % interval" in ax.texts[0].get_text()
+    assert draw(ax).startswith(b"\x89PNG")
+
+
+def test_confusion_counts_true_against_predicted():
+    probs = np.eye(3)[[0, 1, 1, 2]]
+    ax = plots.confusion(probs, np.array([0, 1, 2, 2]), ["a", "b", "a very long name"])
+    found = {text.get_position(): text.get_text() for text in ax.texts}
+    assert found == {(0, 0): "1", (1, 1): "1", (1, 2): "1", (2, 2): "1"}  # (predicted, true)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "a very long n…"]
+    assert draw(ax).startswith(b"\x89PNG")
+    many = plots.confusion(np.eye(40), np.arange(40), range(40))
+    assert len(many.texts) == 0 and len(many.get_xticks()) == 20

@@ -27,13 +27,14 @@ ROWS = ("_x", "_y")
 class SavedEstimator(MPEstimator):
     """Adds `save` and `load`."""
 
-    def save(self, path: persistence.PathLike, *, data: bool = True) -> None:
+    def save(self, path: persistence.PathLike, *, data: bool = True, extra: dict[str, Any] | None = None) -> None:
         """Write what was learned to a safetensors file, which `load` of the same class reads; no pickle, so a file from
         others is safe to read.
 
         Args:
             path: the file.
             data: keep the rows seen, too, so that the loaded estimator can go on with `partial_fit`.
+            extra: further entries of the file's header, for what is built around the estimator (table_model.py).
         """
         check_is_fitted(self)
         learned = vars(self)
@@ -50,7 +51,7 @@ class SavedEstimator(MPEstimator):
             if (scaling := learned[name]) is not None:
                 arrays |= {f"scaling.{name}.mean": scaling.mean, f"scaling.{name}.std": scaling.std}
         tensors = {name: torch.as_tensor(np.ascontiguousarray(part)) for name, part in arrays.items()}
-        header = {"network": self.network_.description(), "estimator": described}
+        header = {**(extra or {}), "network": self.network_.description(), "estimator": described}
         persistence.write(path, kind="estimator", header=header, tensors={**self.network_.state(), **tensors})
 
     @classmethod

@@ -1,0 +1,315 @@
+"""A model of a table: how its columns become numbers, the estimator that learned from them, and what it was told.
+
+The command line is made of this: `TableModel.fit`, `predict`, `score`, `save` and `load`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+
+from bayesmp import metrics, persistence
+from bayesmp.estimators import MPClassifier, MPRegressor
+from bayesmp.estimators.base import Floats
+from bayesmp.gaussian import Moments
+from bayesmp.heads import ClassPrediction, RegressionPrediction
+from bayesmp.tables import TableEncoder, TableError, Target, plural, require_pandas
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MIN_ROWS = 5
+UNLIKE = 0.99  # share of the training rows that are not unlike the others
+UNLIKE_ROWS = 5_000  # of the training data that are asked for it, at most
+MAX_LEVERAGE = 0.8  # what a row may hold of its own output; beyond that, leaving it out would say next to nothing
+FEW_ROWS = 30  # too few to judge calibration
+GAP = 0.03  # of coverage or confidence that is no fault
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the training data.
+
+    Attributes:
+        source: name of the file.
+        made: day of the training.
+        n_rows: rows with a target.
+        guess: what one would say without inputs: mean and standard deviation of the target, or shares of the classes.
+        unlike: spread of the outputs (`_spread`) that only 1 % of the training rows exceed when they are left out.
+        noise_std: of the targets around the function, in their units; None for classes.
+        fingerprint: of the training inputs, to know them again.
+    """
+
+    source: str
+    made: str
+    n_rows: int
+    guess: tuple[float, ...]
+    unlike: float
+    noise_std: float | None
+    fingerprint: str
+
+
+@dataclass(frozen=True, eq=False)
+class TablePrediction:
+    """Predictions for the rows of a table, in the units of the target.
+
+    Attributes:
+        known: a RegressionPrediction or a ClassPrediction.
+        is_unlike: rows unlike the training data (n,).
+        notes: sentences about what had to be done with the columns.
+    """
+
+    known: RegressionPrediction | ClassPrediction
+    is_unlike: NDArray[np.bool_]
+    notes: list[str]
+
+
+@dataclass(eq=False)
+class TableModel:
+    """Predicts one column of a table from the others."""
+
+    encoder: TableEncoder
+    target: Target
+    estimator: MPRegressor | MPClassifier
+    facts: Facts
+    version: str = ""  # of the library that wrote the file it came from
+
+    @classmethod
+    def fit(
+        cls,
+        frame: DataFrame,
+        y: NDArray[Any],
+        target: Target,
+        *,
+        drop: Sequence[str] = (),
+        categories: Sequence[str] = (),
+        source: str = "",
+        progress: bool = False,
+        **options: Any,
+    ) -> TableModel:
+        """Learn from a table.
+
+        Args:
+            frame: the columns to predict from.
+            y: the targets, as `target.read` gives them.
+            target: what they are.
+            drop, categories: as for TableEncoder.fit.
+            source: name of the file they came from.
+            progress: show a progress bar.
+            options: for MPRegressor or MPClassifier.
+        """
+        if len(y) < MIN_ROWS:
+            raise TableError(f"{plural(len(y), 'row')} with a target: at least {MIN_ROWS} are needed to learn from")
+        encoder = TableEncoder().fit(frame, drop=drop, categories=categories)
+        x = encoder.transform(frame).x
+        kind = MPRegressor if target.task == "regression" else MPClassifier
+        estimator = kind(verbose=progress, **options)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # the bar is on stderr
+            warnings.simplefilter("ignore", ConvergenceWarning)  # `is_at_rest` tells
+            estimator.fit(x, y)
+        estimator.verbose = False
+        unlike, noise_std = _judge_training(estimator, x)
+        made, known_by = datetime.date.today().isoformat(), _fingerprint(x)
+        facts = Facts(source, made, len(y), _guess(target, y), unlike, noise_std, known_by)
+        return cls(encoder, target, estimator, facts)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether training ended by itself."""
+        return "not at rest" not in self.estimator.history_.stopped
+
+    @property
+    def classes(self) -> list[Any]:
+        """The labels, in the order of the probabilities."""
+        return list(self.estimator.classes_.tolist()) if isinstance(self.estimator, MPClassifier) else []
+
+    def predict(self, frame: DataFrame) -> TablePrediction:
+        """Predictions for a table that has the columns of the training table.
+
+        A row is unlike the training data if the network is less sure of its outputs there than it is of all but 1 % of
+        the training rows when it has to predict them without themselves, or if a category was never seen.
+        """
+        encoded = self.encoder.transform(frame)
+        known = self.estimator._predict(encoded.x)
+        is_unlike = (_spread(known.epistemic_var) > self.facts.unlike) | encoded.is_unseen
+        if isinstance(known, RegressionPrediction):
+            assert self.estimator._y_scaling is not None
+            known = known.undo(self.estimator._y_scaling)
+            known = RegressionPrediction(known.mean[:, 0], known.epistemic_var[:, 0], known.noise_var.reshape(()))
+        return TablePrediction(known, is_unlike, encoded.notes)
+
+    def was_trained_on(self, frame: DataFrame) -> bool:
+        """Whether these are the rows it was trained on."""
+        return _fingerprint(self.encoder.transform(frame).x) == self.facts.fingerprint
+
+    def as_frame(self, prediction: TablePrediction, *, level: float = 0.9) -> DataFrame:
+        """Predictions as columns: mean, std and interval of the target, or label and probabilities; and the flag."""
+        pandas = require_pandas()
+        known, name = prediction.known, self.target.name
+        if isinstance(known, RegressionPrediction):
+            low, high = known.interval(level)
+            parts = {"mean": known.mean, "std": known.std, "low": low, "high": high}
+            columns: dict[str, Any] = {f"{name}_{part}": values.numpy() for part, values in parts.items()}
+        else:
+            labels = self.estimator.classes_[known.label.numpy()]
+            columns = {f"{name}_predicted": labels}
+            probs = known.probs.numpy()
+            columns |= {f"{name}_p_{label}": probs[:, k] for k, label in enumerate(self.classes)}
+        return pandas.DataFrame({**columns, "unlike_training": prediction.is_unlike})
+
+    def score(self, prediction: TablePrediction, y: NDArray[Any]) -> dict[str, float]:
+        """How good and how honest predictions of these targets are."""
+        known = prediction.known
+        if isinstance(known, RegressionPrediction):
+            return {
+                **_errors(known.mean.numpy(), known.std.numpy(), y),
+                "in 50 % interval": metrics.coverage(known.mean, known.std, y, 0.5),
+                "in 90 % interval": metrics.coverage(known.mean, known.std, y, 0.9),
+            }
+        index = self.indices(y)
+        return {
+            "accuracy": metrics.accuracy(known.probs, index),
+            "NLL": metrics.nll(known.probs, index, floor=1e-12),
+            "Brier": metrics.brier(known.probs, index),
+            "ECE": metrics.ece(known.probs, index),
+        }
+
+    def score_guess(self, y: NDArray[Any]) -> dict[str, float]:
+        """What some of these scores are for one who knows the training targets but no inputs."""
+        n = len(y)
+        if self.target.task == "regression":
+            mean, std = (np.full(n, value) for value in self.facts.guess)
+            return _errors(mean, std, y)
+        probs, index = np.tile(self.facts.guess, (n, 1)), self.indices(y)
+        return {
+            "accuracy": metrics.accuracy(probs, index),
+            "NLL": metrics.nll(probs, index),
+            "Brier": metrics.brier(probs, index),
+        }
+
+    def loo_scores(self) -> dict[str, float]:
+        """The leave-one-out scores of training under the names of `score`."""
+        nll, error = -self.estimator.loo_score_, self.estimator.loo_error_
+        if self.target.task == "regression":
+            return {"R2": 1.0 - (error / self.facts.guess[1]) ** 2, "RMSE": error, "NLL": nll}
+        return {"accuracy": 1.0 - error, "NLL": nll}
+
+    def verdict(self, prediction: TablePrediction, y: NDArray[Any]) -> str:
+        """One sentence on whether it is as sure as it is right."""
+        known, n = prediction.known, len(y)
+        if isinstance(known, RegressionPrediction):
+            share, wanted = metrics.coverage(known.mean, known.std, y, 0.9), 0.9
+            said = f"{_percent(share)} of the rows lie in their 90 % interval"
+        else:
+            share, wanted = metrics.accuracy(known.probs, self.indices(y)), float(known.probs.max(1).values.mean())
+            said = f"it is sure to {_percent(wanted)} on average, and right in {_percent(share)} of the rows"
+        surplus = wanted - share
+        if n < FEW_ROWS:
+            return f"too few rows to judge calibration: {said}"
+        chance = 2.0 * math.sqrt(max(wanted * (1.0 - wanted), 0.0) / n)  # two standard deviations of the share
+        if abs(surplus) <= max(GAP, chance):
+            limit = f" as far as {n} rows can tell" if chance > 2.0 * GAP else ""
+            return f"well calibrated{limit}: {said}"
+        return f"too {'sure' if surplus > 0 else 'cautious'}: {said}"
+
+    def indices(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        """Labels as numbers from 0; they must be among the classes."""
+        return np.searchsorted(self.estimator.classes_, y).astype(np.int64)
+
+    def save(self, path: persistence.PathLike) -> None:
+        """Write it to a safetensors file; the training rows themselves do not go into it."""
+        table = {"encoder": self.encoder.to_json(), "target": asdict(self.target), "facts": asdict(self.facts)}
+        self.estimator.save(path, data=False, extra={"table": table})
+
+    @classmethod
+    def load(cls, path: persistence.PathLike) -> TableModel:
+        """The model of a file that `save` wrote."""
+        with persistence.opened(path, kinds=("model", "run", "estimator")) as file:
+            header = file.header
+        if "table" not in header:
+            found = {"model": "a network", "run": "a training run", "estimator": "an estimator"}[header["kind"]]
+            raise TableError(
+                f"{str(path)!r} holds {found} that was saved from Python; only files that `bayesmp fit` made know what "
+                "the columns of a table mean"
+            )
+        table = header["table"]
+        try:
+            target = Target(**table["target"])
+            facts = Facts(**{**table["facts"], "guess": tuple(table["facts"]["guess"])})
+            encoder = TableEncoder.from_json(table["encoder"])
+        except (KeyError, TypeError) as error:
+            raise TableError(
+                f"{str(path)!r} was written by bayesmp {header['library']}, whose models of tables differ from "
+                "those of this version; fit it again"
+            ) from error
+        kind = MPRegressor if target.task == "regression" else MPClassifier
+        return cls(encoder, target, kind.load(path), facts, header["library"])
+
+
+def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Numbers of the rows to train on and of those to hold out, at random; of each class the same share."""
+    draw = np.random.default_rng(seed).permutation(len(y))
+    groups = [draw[y[draw] == label] for label in np.unique(y)] if target.task == "classification" else [draw]
+    counts = [min(round(share * len(group)), len(group) - 1) for group in groups]
+    held = np.concatenate([group[:count] for group, count in zip(groups, counts, strict=True)])
+    kept = np.concatenate([group[count:] for group, count in zip(groups, counts, strict=True)])
+    return np.sort(kept), np.sort(held)
+
+
+def _fingerprint(x: Floats) -> str:
+    return persistence.fingerprint(torch.as_tensor(np.ascontiguousarray(x)))
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.0f} %"
+
+
+def _errors(mean: Floats, std: Floats, y: Floats) -> dict[str, float]:
+    error, spread = metrics.rmse(mean, y), float(y.std())
+    r2 = 1.0 - (error / spread) ** 2 if spread > 0.0 else math.nan
+    return {"R2": r2, "RMSE": error, "NLL": metrics.gaussian_nll(mean, np.square(std), y)}
+
+
+def _guess(target: Target, y: NDArray[Any]) -> tuple[float, ...]:
+    if target.task == "regression":
+        mean, std = float(y.mean()), float(y.std())
+        return mean, std or abs(mean) or 1.0  # rows held out may be the only ones that differ
+    counts = np.unique(y, return_counts=True)[1]
+    return tuple((counts / counts.sum()).tolist())
+
+
+def _spread(epistemic_var: torch.Tensor) -> Floats:
+    """How unsure the network is of its outputs (n, o), as one number per row."""
+    return epistemic_var.mean(1).sqrt().numpy()
+
+
+def _judge_training(estimator: MPRegressor | MPClassifier, x: Floats) -> tuple[float, float | None]:
+    """The spread that marks rows as unlike the training data, and the std of the noise in units of the target.
+
+    A row that was trained on is known better than a new one of the same kind; so its own message, of precision rho, is
+    taken out: var / (1 - rho var). With it in, a third of the new rows of a small table would be marked.
+    """
+    rows = np.random.default_rng(0).permutation(len(x))[:UNLIKE_ROWS]
+    known = estimator._predict(x[rows])
+    assert estimator._y is not None
+    y = estimator._y[rows] if isinstance(estimator, MPClassifier) else estimator._y_scaling.apply(estimator._y[rows])
+    network = estimator.network_
+    log_weights = network.head_log_weights.to(known.mean)
+    message = network.head.to_latent(Moments(known.mean, known.epistemic_var), torch.as_tensor(y), log_weights)
+    left_out = known.epistemic_var / (1.0 - message.rho * known.epistemic_var).clamp_min(1.0 - MAX_LEVERAGE)
+    unlike = float(np.quantile(_spread(left_out), UNLIKE))
+    if isinstance(known, ClassPrediction):
+        return unlike, None
+    assert estimator._y_scaling is not None
+    return unlike, float(known.noise_var.sqrt()) * float(estimator._y_scaling.std[0])
