@@ -15,6 +15,7 @@ from bayesmp.equations.likelihood import gaussian_to_latent
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
 
+LEAST_MISS = 0.1  # of targets of order one
 NOISE_GRID = (1e-7, 1e3, 240)  # lowest and highest noise variance considered, and how many: steps of 10 %
 
 
@@ -130,6 +131,14 @@ class Regression(Head[RegressionPrediction]):
 
     def config(self) -> dict[str, Any]:
         return {"noise_var": self.noise_var}
+
+    def prior_log_weights(self) -> Tensor:
+        """As if one more target had been off by LEAST_MISS: flat in the logarithm, but for noise far below it.
+
+        As long as the function itself is uncertain, data do not tell small noise from none at all, and E[1 / noise_var]
+        would be that of the grid's lower end.
+        """
+        return -0.5 * LEAST_MISS**2 / self.grid if self.is_learned else torch.zeros_like(self.grid)
 
     def check_targets(self, y: Any, n_outputs: int) -> Tensor:
         y = checks.check_real_targets(y, n_outputs)

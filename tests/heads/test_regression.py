@@ -149,3 +149,25 @@ def test_learned_noise_does_not_swallow_the_signal():
     prediction = network.predict(x[200:])
     assert (prediction.mean.flatten() - truth[200:]).square().mean().sqrt() < 0.3
     assert 0.15 < prediction.noise_var.sqrt() < 0.4
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_noise_that_the_data_do_not_tell_is_not_taken_for_none(seed):
+    """50 points for 541 weights: while the function is uncertain all small noises are equally likely, and messages with
+    their mean precision, that of the grid's lower end, once drove the weights to infinity.
+    """
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(50, 4, generator=generator)
+    y = torch.sin(3 * x[:, :1]) * x[:, 1:2] + 0.1 * torch.randn(50, 1, generator=generator)
+    network = mlp([4, 20, 20, 1], Regression("learn"), seed=seed)
+    rmse = bmp.fit(network, x, y, epochs=30, batch_size=16, progress=False).column("rmse")
+    assert max(rmse) < 5.0 * float(y.std()) and rmse[-1] < 1.2 * float(y.std())
+
+
+def test_the_prior_of_the_noise_is_one_small_miss():
+    """It moves the most likely noise as one more residual would, and is gone with many data."""
+    head = Regression("learn")
+    for n, size in ((10, 0.3), (1000, 0.3), (1000, 0.01)):
+        likelihood = -0.5 * n * (head.grid.log() + size**2 / head.grid)
+        found = head.grid[(head.prior_log_weights() + likelihood).argmax()]
+        assert found == pytest.approx(size**2 + 0.1**2 / n, rel=0.06)
