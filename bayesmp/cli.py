@@ -397,7 +397,8 @@ def _tell_training(model: TableModel) -> None:
     history = model.estimator.history_
     typer.echo(f"{history.stopped}, {sum(history.column('seconds')):.1f} s")
     if not model.is_at_rest:
-        _note("the leave-one-out score or the means still moved; raise --max-epochs, or leave --epochs out")
+        remedy = "raise --max-epochs" if model.estimator.epochs == "auto" else "raise --epochs, or leave it out"
+        _note(f"the leave-one-out score or the means still moved; {remedy}")
 
 
 def _tell_scores(

@@ -60,6 +60,12 @@ def fit_many(
     data = _data_of_each(networks, x, y)
     if len({id(network) for network in networks}) < len(networks):
         raise ValueError("the same network is given more than once; each must be an object of its own")
+    if _any_twins(networks, data):
+        warnings.warn(
+            "some of these networks start at the same weights and see the same data, so they will be the same; give each "
+            "a seed of its own: Network(..., seed=i)",
+            stacklevel=2,
+        )
     n_workers = _count_cores() if workers is None else checks.check_positive_int(workers, "workers")
     n_workers = min(n_workers, len(networks))
     tasks = [
@@ -102,6 +108,17 @@ def _data_of_each(networks: list[Network], x: Any, y: Any) -> list[tuple[Any, An
             f"got {sizes}"
         )
     return list(zip(x, y, strict=True))
+
+
+def _any_twins(networks: list[Network], data: list[tuple[Any, Any]]) -> bool:
+    """Whether two networks would end the same: equal starting means on one data set."""
+    seen: dict[tuple[int, int], list[torch.Tensor]] = {}
+    for network, (x, y) in zip(networks, data, strict=True):
+        others = seen.setdefault((id(x), id(y)), [])
+        if any(torch.equal(network.start, other) for other in others):
+            return True
+        others.append(network.start)
+    return False
 
 
 def _options_of(index: int, options: dict[str, Any]) -> dict[str, Any]:

@@ -343,9 +343,10 @@ def refuse_dressed_numbers(values: Series) -> None:
     """Raise if all texts of a column look like numbers, but with commas or signs that nothing here can read."""
     present = values.dropna()
     if all(DRESSED.fullmatch(str(value).strip()) for value in present):
+        dressed = next((value for value in present if not str(value).strip().lstrip("-").isdigit()), present.iloc[0])
         raise TableError(
-            f"column {values.name!r} seems to hold numbers with commas or signs ({present.iloc[0]}); write them as "
-            "plain numbers such as 1234.5, or leave it out with --drop"
+            f"column {values.name!r} seems to hold numbers with commas or signs ({dressed}); write them as "
+            "plain numbers such as 1234.5, or leave it out with --drop unless it is the target"
         )
 
 

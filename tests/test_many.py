@@ -147,3 +147,10 @@ def test_every_network_has_checkpoints_of_its_own(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["network-0000", "network-0001"]
     for found, expected in zip(second, alone, strict=True):
         assert torch.equal(found.marginal.tau, expected.marginal.tau)
+
+
+def test_networks_that_would_end_the_same_come_with_a_warning():
+    x, y = linear_data(20)
+    networks = [mlp([3, 4, 1], bmp.Regression(0.1), seed=0) for _ in range(2)]
+    with pytest.warns(UserWarning, match=r"give each a seed of its own: Network\(\.\.\., seed=i\)"):
+        bmp.fit_many(networks, x, y, epochs=1, workers=1, progress=False)

@@ -94,6 +94,10 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return self._predict(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
+        if isinstance(y, (list, tuple)):
+            missing = [row for row, label in enumerate(y) if label is None or label != label]  # NaN is not itself
+            if missing:
+                raise ValueError(f"y has a missing label in row {missing[0]}; drop such rows, or give them a label")
         x, y = self._check_table(X, y, reset=is_first)
         check_classification_targets(y)
         return x, column_or_1d(y, warn=True)

@@ -113,3 +113,9 @@ class TestPartialFit:
             model.partial_fit(x, np.where(y == 0, 7, y))
         with pytest.raises(ValueError, match="not among the classes"):
             bmp.MPClassifier().partial_fit(x, y, classes=[0, 1])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_missing_label_in_a_list_is_no_class(missing):
+    with pytest.raises(ValueError, match="missing label in row 2"):
+        bmp.MPClassifier().fit([[0.0], [1.0], [2.0]], ["a", "b", missing])
