@@ -62,8 +62,8 @@ def fit_many(
         raise ValueError("the same network is given more than once; each must be an object of its own")
     if _any_twins(networks, data):
         warnings.warn(
-            "some of these networks start at the same weights and see the same data, so they will be the same; give each "
-            "a seed of its own: Network(..., seed=i)",
+            "some of these networks start at the same weights and see the same data, so they will be the same; give "
+            "each a seed of its own: Network(..., seed=i)",
             stacklevel=2,
         )
     n_workers = _count_cores() if workers is None else checks.check_positive_int(workers, "workers")
