@@ -22,9 +22,9 @@ from bayesmp.heads import Argmax, Head, Regression, Softmax
 from bayesmp.heads.base import P
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Gradient, Layer, Shape, Weights
-from bayesmp.layers.pooling import Pool2d
 from bayesmp.priors import RULES
 from bayesmp.regime import MOMENTS, Regime
+from bayesmp.shapes import find_input_shape, shapes_along
 
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
 # about 80 bytes at work in float32
@@ -32,7 +32,6 @@ LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief", "fla
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
 FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
 INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
-LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
 
@@ -85,8 +84,8 @@ class Network(Generic[P]):
         self.seed = seed
         self.prior_rule = prior
         self._asks_data = input_shape is None  # for the size of images, where layers fit several
-        self.input_shape = _find_input_shape(self.layers, input_shape)
-        self.shapes = _shapes_along(self.layers, self.input_shape)  # shapes[k]: input of layer k; last: output
+        self.input_shape = find_input_shape(self.layers, input_shape)
+        self.shapes = shapes_along(self.layers, self.input_shape)  # shapes[k]: input of layer k; last: output
         self.n_outputs = head.n_outputs(self.shapes[-1])
         self.slots = _slots(self.layers)
         self._sizes = [slot.stop - slot.start for slot in self.slots]
@@ -179,7 +178,7 @@ class Network(Generic[P]):
         if not self._asks_data or len(shape) != 3 or len(self.input_shape) != 3:
             return
         try:
-            shapes = _shapes_along(self.layers, tuple(shape))
+            shapes = shapes_along(self.layers, tuple(shape))
         except ValueError:
             return
         self.input_shape, self.shapes = shapes[0], shapes
@@ -540,43 +539,3 @@ def _slots(layers: list[Layer]) -> list[Slot]:
             slots.append(Slot(index, name, shape, start, stop))
             start = stop
     return slots
-
-
-def _shapes_along(layers: list[Layer], shape: Shape) -> list[Shape]:
-    shapes = [shape]
-    for index, layer in enumerate(layers):
-        try:
-            shapes.append(layer.output_shape(shapes[-1]))
-        except ValueError as error:
-            raise ValueError(f"layer {index} does not fit: {error}") from None
-    return shapes
-
-
-def _find_input_shape(layers: list[Layer], given: Sequence[int] | None) -> Shape:
-    """The shape of one example: given, or read off the first layer, for images by trying sizes until all layers fit."""
-    if given is not None:
-        return tuple(checks.check_positive_int(size, "each entry of input_shape") for size in given)
-    first = next(layer for layer in layers if layer.weight_shapes())
-    before = layers[: layers.index(first)]
-    if isinstance(first, Linear) and not any(isinstance(layer, Pool2d) for layer in before):
-        return (first.n_in,)
-    if isinstance(first, Conv2d) and any(isinstance(layer, Linear) for layer in layers):
-        until = next(index for index, layer in enumerate(layers) if isinstance(layer, Linear))
-        sizes = (size for size in range(1, LARGEST_IMAGE + 1) if _fits(layers[: until + 1], (first.c_in, size, size)))
-        if (size := next(sizes, None)) is not None:
-            return (first.c_in, size, size)
-    raise ValueError(
-        "the shape of one input cannot be found from the layers; pass input_shape, e.g. input_shape=(3, 32, 32)"
-    )
-
-
-def _fits(layers: list[Layer], shape: Shape) -> bool:
-    """Whether images of this shape fit all layers, and their size shows behind all but the last: larger ones would
-    change what comes out there.
-    """
-    try:
-        shapes = _shapes_along(layers, shape)
-    except ValueError:
-        return False
-    larger = (shape[0], 2 * shape[1] + 1, 2 * shape[2] + 1)
-    return _shapes_along(layers[:-1], larger)[-1] != shapes[-2]

@@ -18,7 +18,7 @@ LINE = [
     {"joint", "stopping", "history"},
     {"schedules"},
     {"network"},
-    {"graph", "belief"},
+    {"graph", "belief", "shapes"},
     {"heads"},
     {"layers"},
     {"kernels"},

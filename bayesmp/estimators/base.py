@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -52,7 +53,7 @@ class Posed:
     scaling: Scaling | None = None
 
 
-class MPEstimator(BaseEstimator):
+class MPEstimator(BaseEstimator, ABC):
     """Parameters, training and the data seen so far; the two estimators say what targets mean.
 
     The network is trained in float32 and kept in float64, so that predictions do not depend on which rows are predicted
@@ -87,13 +88,13 @@ class MPEstimator(BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @abstractmethod
     def _pose(self, y: NDArray[Any]) -> Posed:
         """What the network is to learn from these targets."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
         """`loo_score_` and `loo_error_` from what training computed."""
-        raise NotImplementedError
 
     def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
