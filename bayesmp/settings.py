@@ -13,6 +13,8 @@ class Settings:
         tightness: training starts with weights held at their starting means to this share of their spread.
         memory: visits that the metric's running averages cover, at least and at most; between them, an epoch.
         max_reach: no layer's outputs may move further than this in a visit, in units of their spread over the batch.
+        stretch: steps may be this many times as long as the metric says, but a visit not more than this share of a
+            Newton step for all data.
         eigh_cost: multiplications of an eigendecomposition over n^3, at the speed of a matrix product.
         visit_products: products per weight, position and example in one visit.
         moment_rows: inputs or patches of a batch from which the metric's input moments are estimated.
@@ -38,6 +40,7 @@ class Settings:
     tightness: float = 0.1
     memory: tuple[int, int] = (5, 100)
     max_reach: float = 0.3
+    stretch: tuple[float, float] = (4.0, 0.0625)
     eigh_cost: int = 40
     visit_products: int = 12
     moment_rows: int = 4096

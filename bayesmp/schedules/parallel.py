@@ -317,10 +317,15 @@ class ParallelSchedule(Schedule):
     def _measure_step(self, sweep: Sweep, direction: Tensor, model: Tensor) -> Tensor:
         r"""The share alpha of d to take.
 
-        A line search on the whole surrogate: all other batches as H has them, this batch measured. With c the batch's
-        true curvature along d, joint over all layers, and d^T H d = `model` for all n batches,
-            alpha = 1 / max(1, 1 - 1/n + c / model)
+        A line search on the whole surrogate: this batch measured, all others as H has them over `stretch`. With c the
+        batch's true curvature along d, joint over all layers, and d^T H d = `model` for all n batches,
+            alpha = 1 / max(1/stretch, (1 - 1/n) / stretch + c / model)
         and no layer's outputs may move by more than their own spread over the batch, beyond which c means nothing.
+
+        Why stretch: a visit moves the means by what one batch has to tell, and how the others' slopes really changed is
+        heard only when they are visited. So with stretch 1 an epoch is one Newton step, however many batches it has,
+        and H bounds the curvature from above. With a step s times too long the innovation of the next visits is
+        (1 - s) times the mean of the last n, which dies out for s < min(n + 1, 5.6).
         """
         network, parts = self.network, self.network.unpack(direction)
         tiny = torch.finfo(model.dtype).tiny
@@ -333,9 +338,16 @@ class ParallelSchedule(Schedule):
                 spread = edge.mean.var(correction=0) + edge.var.mean()
                 reaches.append(_mean_square(change) / (spread + tiny))
         curvatures.append((sweep.output_curvature * change.square()).sum())
-        stiffness = torch.stack(curvatures).sum() / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites))
+        stretch = self._stretch
+        stiffness = torch.stack(curvatures).sum() / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites)) / stretch
         reach = torch.stack(reaches).amax().sqrt() / self.settings.max_reach
-        return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
+        return torch.maximum(stiffness, reach).clamp_min(1.0 / stretch).reciprocal()
+
+    @property
+    def _stretch(self) -> float:
+        """How many times as long as the metric says a step may be: more only where many batches share the data."""
+        longest, share = self.settings.stretch
+        return max(1.0, min(longest, share * len(self.sites)))
 
     @property
     def _hears_constant(self) -> bool:
