@@ -84,6 +84,10 @@ class Graph:
             self.nodes.append(Node(k, layer, tuple(edges), k + 1, active[k + 1]))
         self._active_edges = {edge for edge, is_active in active.items() if is_active}
 
+    def is_behind_weights(self, node: Node) -> bool:
+        """Whether what the node reads depends on weights."""
+        return any(edge in self._active_edges for edge in node.inputs)
+
     @property
     def weight_nodes(self) -> list[Node]:
         return [node for node in self.nodes if node.has_weights]
@@ -123,6 +127,18 @@ class Graph:
         m_out = edges[self.nodes[-1].output]
         assert isinstance(m_out, Moments)
         return m_out
+
+    def known(self, x: Tensor, weights: Sequence[Weights], regime: Regime) -> Iterator[tuple[Node, Local]]:
+        """Each node with weights whose inputs are known values, with what a sweep leaves there."""
+        edges: dict[int, Message] = {0: x}
+        for node in self.nodes:
+            if any(edge not in edges for edge in node.inputs):
+                continue
+            local = node.layer.sweep([edges[edge] for edge in node.inputs], weights[node.index], regime)
+            if node.is_active:
+                yield node, local
+            else:
+                edges[node.output] = local.m_out
 
     # --- back --------------------------------------------------------------------------------------------------------
 
@@ -165,7 +181,7 @@ class Graph:
         for node in self._active_backwards():
             found = slopes.pop(node.output)
             yield node, found
-            if not any(edge in self._active_edges for edge in node.inputs):
+            if not self.is_behind_weights(node):
                 continue
             for edge, pulled in zip(node.inputs, trace.locals[node.index].pullback(found), strict=True):
                 if edge in self._active_edges:

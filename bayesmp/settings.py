@@ -18,6 +18,8 @@ class Settings:
         eigh_cost: multiplications of an eigendecomposition over n^3, at the speed of a matrix product.
         visit_products: products per weight, position and example in one visit.
         moment_rows: inputs or patches of a batch from which the metric's input moments are estimated.
+        known_rows: inputs or patches of all data from which those of the first weights, which never change, are.
+        heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full.
         share_memory: visits over which shares of sums follow those of a renewed metric.
         trust: training starts with at most this share of all y as noise, and lets it grow by this factor per visit.
         worse_score: nats by which a leave-one-out score must lie above the best one to tell of too much noise.
@@ -44,6 +46,8 @@ class Settings:
     eigh_cost: int = 40
     visit_products: int = 12
     moment_rows: int = 4096
+    known_rows: int = 16_384
+    heard_visits: int = 25
     share_memory: int = 25
     trust: tuple[float, float] = (0.01, 1.02)
     worse_score: float = 0.05

@@ -142,7 +142,7 @@ class Trainer:
         network.reset()
         network.flat_targets = np.ndim(given) == 1 and y.ndim == 2
         network.run = weakref.ref(self)
-        self.schedule.start(self.y, largest_batch=len(self.members[0]))
+        self.schedule.start(self.x, self.y, largest_batch=len(self.members[0]))
         self._refreshed_at = 0  # epoch
         self._last_mean = network.marginal.mean.clone()  # at that time
         self._identified: tuple[Tensor, Tensor, dict[str, Any]] | None = None
@@ -444,6 +444,7 @@ class Trainer:
         self.sites.recount()
         for name in self.schedule.counters:
             setattr(self.schedule, name, run["counters"][name])
+        self.schedule.resume()
         self.history = History.from_json(run["history"], stopped=run["stopped"])
         self._refreshed_at = run["refreshed_at"]
         learn_from_file(network, file)

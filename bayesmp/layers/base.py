@@ -96,13 +96,15 @@ class Local(ABC):
             "schedule='sequential'"
         )
 
-    def factors(self, slope: Tensor, *, n_examples: int) -> tuple[Tensor, Tensor]:
-        """What the metric is made of: E[a a^T] (i, i) of the `Gradient.inputs` a of the first n_examples, and slopes
-        (b p, o) of one quantity.
-        """
-        gradient = self.gradient(slope, n_examples=n_examples)
-        rows = gradient.inputs.flatten(0, 1)
-        return rows.t() @ rows / len(rows), gradient.slopes[0].flatten(0, 1)
+    def input_moments(self, *, n_examples: int) -> Tensor:
+        """What the metric is made of: E[a a^T] (i, i) of the `Gradient.inputs` a of the first n_examples."""
+        assert isinstance(self.m_out, Moments)
+        rows = self.gradient(torch.zeros_like(self.m_out.mean)[None], n_examples=n_examples).inputs.flatten(0, 1)
+        return rows.t() @ rows / len(rows)
+
+    def slope_rows(self, slope: Tensor) -> Tensor:
+        """And slopes (b p, o) of one quantity, `Gradient.slopes` of a slope (1, b, ...)."""
+        return self.gradient(slope, n_examples=1).slopes[0].flatten(0, 1)
 
     def message_curvature(self, m_back: Gaussian) -> tuple[Tensor, Tensor]:
         """What the messages' own precisions add to the metric: per row (o,) of the weights' matrix, and per weight."""

@@ -90,9 +90,11 @@ class SumLocal(Local):
         slopes = self.linear_map.rows(slope.flatten(0, 1))
         return Gradient(inputs, slopes.view(*slope.shape[:2], *slopes.shape[1:]))
 
-    def factors(self, slope: Tensor, *, n_examples: int) -> tuple[Tensor, Tensor]:
-        moments = self.linear_map.second_moments(self.mean_in[:n_examples], with_one="bias" in self.weights)
-        return moments, self.linear_map.rows(slope[0]).flatten(0, 1)
+    def input_moments(self, *, n_examples: int) -> Tensor:
+        return self.linear_map.second_moments(self.mean_in[:n_examples], with_one="bias" in self.weights)
+
+    def slope_rows(self, slope: Tensor) -> Tensor:
+        return self.linear_map.rows(slope[0]).flatten(0, 1)
 
     def message_curvature(self, m_back: Gaussian) -> tuple[Tensor, Tensor]:
         per_row = kernels.curvature_sums(self.linear_map, self.m_out.input_var, m_back.rho)

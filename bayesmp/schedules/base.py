@@ -48,8 +48,8 @@ class Schedule(ABC):
         inputs = zip(network.layers, network.shapes[:-1], strict=True)
         self._messages_per_example = sum(math.prod(shape) for layer, shape in inputs if layer.may_reject)
 
-    def start(self, y: Tensor, *, largest_batch: int) -> None:
-        """Fill the sites before the first visit."""
+    def start(self, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
+        """Fill the sites before the first visit; x may lie on the host."""
         nothing = torch.zeros_like(self.network.prior.rho)
         self.sites.fill(nothing, self.head_start(y), origin=nothing)
         self.refresh()
@@ -57,6 +57,9 @@ class Schedule(ABC):
     def state(self) -> dict[str, Tensor]:
         """Tensors beside the sites that a resumed run needs; made by `start`, so that they can be filled in place."""
         return {}
+
+    def resume(self) -> None:  # noqa: B027 - only schedules that keep more than their state have something to do
+        """Go on from a state that has been filled in from a file."""
 
     def head_start(self, y: Tensor) -> Tensor:
         """Each batch's share of the head's initial message."""

@@ -45,6 +45,7 @@ class LayerMetric:
 
     def __init__(self, n_data: int, n_rows: int, n_columns: int, *, like: Tensor) -> None:
         self.n_data = n_data
+        self._known_values: tuple[Tensor, ...] = ()  # eigenvalues of an A that is that of all data, and fixed
         self.inputs = like.new_zeros(n_columns, n_columns)  # A
         self.slopes = like.new_zeros(n_rows, n_rows)  # G
         self.rest = like.new_zeros(())
@@ -53,16 +54,31 @@ class LayerMetric:
         self.values = like.new_zeros(n_rows, n_columns)  # eigenvalues of G (x) A
         self.inverse = like.new_zeros(n_rows, n_columns)  # of H, 1 / (n values + rest)
 
-    def update(self, inputs: Tensor, slopes: Tensor, rest: Tensor, share: Tensor) -> None:
-        """Move the running averages by `share` towards one batch."""
-        self.inputs.lerp_(inputs, share)
+    def know_inputs(self, inputs: Tensor) -> None:
+        """Take A as given, once for all."""
+        self.inputs.copy_(inputs)
+        self.input_vectors.copy_(eigh(self.inputs)[1])
+        self.resume()
+
+    def resume(self) -> None:
+        """Find again what is not part of the state: the eigenvalues of a known A, from its eigenvectors."""
+        self._known_values = ((self.input_vectors * (self.inputs @ self.input_vectors)).sum(0),)
+
+    @property
+    def knows_inputs(self) -> bool:
+        return bool(self._known_values)
+
+    def update(self, inputs: Tensor | None, slopes: Tensor, rest: Tensor, share: Tensor) -> None:
+        """Move the running averages by `share` towards one batch; without inputs where they are known."""
+        if inputs is not None:
+            self.inputs.lerp_(inputs, share)
         self.slopes.lerp_(slopes, share)
         self.rest.lerp_(rest, share)
 
     def renew(self) -> None:
         """Eigenvectors and eigenvalues of the current averages; the last ones stay if LAPACK does not converge."""
         try:
-            input_values, input_vectors = eigh(self.inputs)
+            input_values, input_vectors = self._input_system()
             slope_values, slope_vectors = eigh(self.slopes)
         except RuntimeError as error:
             if self.inputs.isfinite().all() and self.slopes.isfinite().all():
@@ -73,6 +89,11 @@ class LayerMetric:
         self.slope_vectors.copy_(slope_vectors)
         self.values.copy_(values)
         self.inverse.copy_(1.0 / (self.n_data * values + self.rest))
+
+    def _input_system(self) -> tuple[Tensor, Tensor]:
+        if self.knows_inputs:
+            return self._known_values[0], self.input_vectors
+        return eigh(self.inputs)
 
     def solve(self, slope: Tensor) -> Tensor:
         """H^{-1} applied to a slope in the weights, (o, i)."""

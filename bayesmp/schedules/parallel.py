@@ -90,6 +90,7 @@ class ParallelSchedule(Schedule):
         self.constant_limit = like.new_full((), math.inf)  # of the head's constant, in training
         self.constant_cap = math.inf  # what leave-one-out scores allow of it
         self.best_score, self.best_constant, self.n_worse = math.inf, math.inf, 0
+        self.listens = True  # whether this visit is heard by the metric
         self.records = like.is_cuda
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
@@ -98,7 +99,7 @@ class ParallelSchedule(Schedule):
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
 
-    def start(self, y: Tensor, *, largest_batch: int) -> None:
+    def start(self, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
         """Every site starts as 1/n of a pseudo-message that holds the weights near the network's starting means.
 
         From the broad prior the activations are mostly noise and the network collapses to a constant. Visits replace
@@ -117,12 +118,29 @@ class ParallelSchedule(Schedule):
             self.metrics[node.index] = LayerMetric(self.n_data, *matrix.shape, like=prior.rho)
             first = next(iter(precisions[node.index].values()))
             self._prior_rest[node.index] = float(first.mean())
-        self.dear_gap = self._dear_gap()
         bits = torch.randint(0, 2, (largest_batch, network.n_outputs), generator=self.generator(0))
         self.signs = (2 * bits - 1).to(prior.rho)
         self.own_pulls = OwnPulls(network, n_batches=len(self.sites), largest_batch=largest_batch)
         self.regime = LINEAR if self.shares_sums and self._sees_cavities else MOMENTS
         self.refresh()
+        self._know_inputs(x)
+        self.dear_gap = self._dear_gap()
+
+    @torch.no_grad()
+    def _know_inputs(self, x: Tensor) -> None:
+        """Inputs of the first weights never change: their moments are taken from the data, once."""
+        network = self.network
+        first = [node.output for node in network.graph.weight_nodes if not network.graph.is_behind_weights(node)]
+        positions = max(math.prod(network.shapes[edge][1:]) for edge in first)
+        n_rows = max(1, self.settings.known_rows // positions)
+        chosen = torch.randperm(len(x), generator=self.generator(0))[:n_rows].to(x.device)
+        sums: dict[int, Tensor] = {}
+        for rows in chosen.split(network.rows_at_once(1)):
+            for node, local in network.graph.known(x[rows].to(network.device), network.weights(), self.regime):
+                moments = local.input_moments(n_examples=len(rows)) * (len(rows) / len(chosen))
+                sums[node.index] = moments if node.index not in sums else sums[node.index] + moments
+        for k, moments in sums.items():
+            self.metrics[k].know_inputs(moments)
 
     def state(self) -> dict[str, Tensor]:
         found = {"signs": self.signs, "sum_shares": self.sum_shares}
@@ -130,6 +148,11 @@ class ParallelSchedule(Schedule):
         for k, metric in self.metrics.items():
             found |= {f"metric.{k}.{name}": part for name, part in metric.state().items()}
         return found
+
+    def resume(self) -> None:
+        for metric in self.metrics.values():
+            if metric.knows_inputs:
+                metric.resume()
 
     def refresh(self) -> None:
         """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
@@ -145,7 +168,9 @@ class ParallelSchedule(Schedule):
     def _dear_gap(self) -> int:
         """Visits that cost about as much as one renewal of all eigenvectors, counting multiplications."""
         network, settings = self.network, self.settings
-        renewal = sum(len(m.inputs) ** 3 + len(m.slopes) ** 3 for m in self.metrics.values()) * settings.eigh_cost
+        sizes = [len(m.slopes) for m in self.metrics.values()]
+        sizes += [len(m.inputs) for m in self.metrics.values() if not m.knows_inputs]
+        renewal = sum(size**3 for size in sizes) * settings.eigh_cost
         positions = {k: math.prod(network.shapes[k + 1][1:]) for k in self.metrics}
         products = sum((slot.stop - slot.start) * positions[slot.layer] for slot in network.slots)
         return max(1, round(renewal * len(self.sites) / (products * settings.visit_products * self.n_data)))
@@ -165,7 +190,7 @@ class ParallelSchedule(Schedule):
         if any(now is not then for now, then in zip(held, self._held, strict=False)) or not self._held:
             self._graphs.clear()  # recorded with tensors that the network no longer uses
             self._held = held
-        key = tuple(batch.x.shape)
+        key = (self.listens, *batch.x.shape)
         if key in self._graphs:
             return self._graphs[key](batch)
         seen = self._plain_visits[key] = self._plain_visits.get(key, 0) + 1
@@ -177,7 +202,10 @@ class ParallelSchedule(Schedule):
     def before_visit(self) -> None:
         """Host-side bookkeeping: the weight of the running averages, and how much noise training may see."""
         self.n_visits += 1
-        self.share.fill_(1.0 / min(self.n_visits, self.memory))
+        gap = max(1, self.memory // self.settings.heard_visits)
+        is_full = self.n_visits > self.memory
+        self.listens = not is_full or self.n_visits % gap == 0
+        self.share.fill_(1.0 / min(self.n_visits, self.memory // min(gap, 2) if is_full else self.memory))
         first, growth = self.settings.trust
         share = first * growth ** min(self.n_visits, 10_000)
         limit = share * self.largest_constant if share < 1.0 else math.inf
@@ -227,7 +255,8 @@ class ParallelSchedule(Schedule):
         new_slope, new_rho = sites.replace(batch.index, fresh_slope, fresh_rho)
         innovation = new_slope - old_slope
 
-        self._update_metric(sweep, len(batch.x))
+        if self.listens:
+            self._update_metric(sweep, len(batch.x))
         direction = self._solve(innovation)
         step = self._measure_step(sweep, direction, torch.dot(innovation, direction))
         moved = torch.addcmul(origin, direction, step)
@@ -298,12 +327,14 @@ class ParallelSchedule(Schedule):
         for node, pulled in network.graph.pull(sweep.trace, slope[None]):
             if node.has_weights:
                 n_examples = max(1, self.settings.moment_rows // math.prod(network.shapes[node.output][1:]))
-                inputs, slopes = sweep.trace.locals[node.index].factors(pulled, n_examples=n_examples)
+                metric, local = self.metrics[node.index], sweep.trace.locals[node.index]
+                inputs = None if metric.knows_inputs else local.input_moments(n_examples=n_examples)
+                slopes = local.slope_rows(pulled)
                 per_row, per_weight = sweep.curvatures[node.index]
                 curvature = slopes.t() @ (slopes / n_batch)
                 curvature.diagonal().add_(per_row, alpha=1.0 / n_batch)
                 rest = self._prior_rest[node.index] + per_weight * (self.n_data / n_batch)
-                self.metrics[node.index].update(inputs, curvature, rest, self.share)
+                metric.update(inputs, curvature, rest, self.share)
 
     def _solve(self, slope: Tensor) -> Tensor:
         """The inverse metric of every layer applied to a flat slope."""
@@ -325,7 +356,8 @@ class ParallelSchedule(Schedule):
         Why stretch: a visit moves the means by what one batch has to tell, and how the others' slopes really changed is
         heard only when they are visited. So with stretch 1 an epoch is one Newton step, however many batches it has,
         and H bounds the curvature from above. With a step s times too long the innovation of the next visits is
-        (1 - s) times the mean of the last n, which dies out for s < min(n + 1, 5.6).
+        (1 - s) times the mean of the last n, which dies out for s < n + 1 if batches are alike; `stretch` stays far
+        below, because they are not.
         """
         network, parts = self.network, self.network.unpack(direction)
         tiny = torch.finfo(model.dtype).tiny

@@ -283,10 +283,9 @@ def check_gradient_is_the_jacobian_of_the_mean(layer, shape_in) -> None:
             torch.testing.assert_close(gradient.flat(), truth)
             parts = torch.einsum("kbpo,bpi->kboi", gradient.slopes, gradient.inputs).flatten(2)
             torch.testing.assert_close(parts, truth)
-            moments, rows = local.factors(slopes[:1], n_examples=2)
             inputs = gradient.inputs[:2].flatten(0, 1)
-            torch.testing.assert_close(moments, inputs.t() @ inputs / len(inputs))
-            torch.testing.assert_close(rows, gradient.slopes[0].flatten(0, 1))
+            torch.testing.assert_close(local.input_moments(n_examples=2), inputs.t() @ inputs / len(inputs))
+            torch.testing.assert_close(local.slope_rows(slopes[:1]), gradient.slopes[0].flatten(0, 1))
             fewer = local.gradient(slopes, n_examples=2)
             assert torch.equal(fewer.inputs, gradient.inputs[:2]) and torch.equal(fewer.slopes, gradient.slopes)
 

@@ -109,3 +109,33 @@ def test_state_holds_every_tensor_in_place():
     metric.renew()
     assert {name: value.data_ptr() for name, value in metric.state().items()} == before
     assert set(before) == {"inputs", "slopes", "rest", "input_vectors", "slope_vectors", "values", "inverse"}
+
+
+def test_known_inputs_solve_as_averaged_ones_do_and_no_batch_changes_them():
+    inputs, slopes, rest = factors(3, 5)
+    one = torch.ones((), dtype=torch.float64)
+    metric = LayerMetric(50, 3, 5, like=one)
+    metric.know_inputs(inputs)
+    metric.update(None, slopes, rest, one)
+    metric.renew()
+    slope = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    truth = renewed(inputs, slopes, rest)
+    torch.testing.assert_close(metric.solve(slope), truth.solve(slope))
+    var = torch.rand(3, 5, dtype=torch.float64)
+    torch.testing.assert_close(metric.sum_share(var), truth.sum_share(var))
+    assert torch.equal(metric.inputs, inputs) and metric.knows_inputs and not truth.knows_inputs
+
+
+def test_a_metric_filled_in_from_a_file_goes_on_with_its_own_eigenvalues():
+    inputs, slopes, rest = factors(3, 5)
+    one = torch.ones((), dtype=torch.float64)
+    saved, loaded = LayerMetric(50, 3, 5, like=one), LayerMetric(50, 3, 5, like=one)
+    saved.know_inputs(inputs)
+    loaded.know_inputs(factors(3, 5, seed=1)[0])
+    for name, part in loaded.state().items():
+        part.copy_(saved.state()[name])
+    loaded.resume()
+    for metric in (saved, loaded):
+        metric.update(None, slopes, rest, one)
+        metric.renew()
+    assert torch.equal(saved.values, loaded.values)
