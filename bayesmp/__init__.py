@@ -11,7 +11,8 @@ from bayesmp.history import EpochRecord, History
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.many import fit_many
 from bayesmp.network import Network, load
-from bayesmp.trainer import TrainConfig, Trainer, fit
+from bayesmp.run import TrainConfig
+from bayesmp.trainer import Trainer, fit
 
 if TYPE_CHECKING:
     from bayesmp.estimators import MPClassifier, MPRegressor

@@ -15,6 +15,8 @@ LINE = [
     {"demo", "many", "table_model"},
     {"estimators"},
     {"trainer", "bridge"},
+    {"run_files"},
+    {"run"},
     {"joint", "stopping", "history"},
     {"schedules"},
     {"network"},
