@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from bayesmp import checks, examples, persistence
-from bayesmp.arithmetic import SMALL_PASS, exact_products, few_threads
+from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import MAX_RANK
-from bayesmp.history import History
+from bayesmp.history import Change, History
 from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
 from bayesmp.network import Network
-from bayesmp.schedules import check_schedule, make_schedule
+from bayesmp.schedules import Kept, check_schedule, make_schedule
 from bayesmp.settings import SETTINGS
-from bayesmp.sites import PLACES, Sites, format_bytes, plan_storage
+from bayesmp.sites import PLACES, Sites, StoragePlan, format_bytes, plan_storage
 
 LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
 INVARIANT_TOLERANCE = 1e-3  # relative; float32 sums over some hundred sites stay well inside it
@@ -173,13 +173,13 @@ class Run:
             return False
         return True
 
-    def _check_network(self) -> None:
+    def _check_network(self, *, stacklevel: int) -> None:
         """Make sure that the network is still in the state this run left it in."""
         network, sites = self.network, self.sites
         if network.run is not None and network.run() is not self:
             warnings.warn(
                 "another Trainer has taken this network over since; it goes back to what this run had learned",
-                stacklevel=5,
+                stacklevel=stacklevel,
             )
             network.run = weakref.ref(self)
         if (network.dtype, network.device) != (sites.dtype, sites.device):
@@ -208,17 +208,32 @@ class Run:
         loo = {**found.scores, "clipped": clipped, "moved": float(moved)}
         self._add_to_record(loo, time.perf_counter() - started)
 
-    @torch.no_grad()
     def _finish(self) -> None:
-        """The belief that the network predicts with, and the constant that belongs to it; training is not touched."""
-        network, schedule, started = self.network, self.schedule, time.perf_counter()
+        """Believe anew at the end of a run."""
+        started = time.perf_counter()
         if not self.history.records or not self._has_gradients:
             return
+        found = self._believe()
+        self._add_to_record(self.history[-1].loo or found.scores, time.perf_counter() - started)
+
+    @torch.no_grad()
+    def _believe(self) -> Refreshed:
+        """The belief that the network predicts with, and the constant that belongs to it; training is not touched."""
+        network, schedule = self.network, self.schedule
         found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0, keeps_belief=True)
         if found.constant is not None and not schedule.judges_constant:
             total = schedule.head_prior.to(found.constant) + found.constant
             network.head_log_weights = (total - total.max()).to(network.head_log_weights)
-        self._add_to_record(self.history[-1].loo or found.scores, time.perf_counter() - started)
+        return found
+
+    def _believe_later(self) -> None:
+        """Have the belief made anew when it is next asked for."""
+
+        def renew() -> None:
+            with fast_arithmetic(self.network.device):
+                self._believe()
+
+        self.network.renew_belief_with(renew)
 
     def _add_to_record(self, loo: dict[str, float], seconds: float) -> None:
         """Put what a refresh found, and the time it took, into the last epoch's record."""
@@ -242,6 +257,34 @@ class Run:
             if keeps_belief:
                 network.belief = found.belief
         return found
+
+    # --- other data --------------------------------------------------------------------------------------------------
+
+    def _rearrange(self, kept: list[Kept], members: list[Tensor], batch_ids: list[int]) -> None:
+        """Take these rows as batches: those kept in this order, then new ones. Until training has begun, no batch has
+        said anything of its own yet, and all start anew.
+        """
+        self.members = members
+        self.batch_ids = batch_ids
+        self.next_batch_id = max(self.next_batch_id, *(k + 1 for k in batch_ids))
+        self._rows = torch.arange(len(members), device=self.network.device)
+        rows = [batch.row for batch in kept]
+        if len(rows) < len(members) or rows != list(range(len(self.sites))):
+            self.sites.rearrange(rows, len(members) - len(rows), self._plan_sites(len(members)))
+        else:
+            self.sites.recount()
+        n_new = len(members) - len(kept)
+        self.schedule.rearrange(kept, n_new, self.y, largest_batch=self._largest_batch)
+        if not self._has_begun:
+            self._start()
+            self._last_mean.copy_(self.network.marginal.mean)
+
+    def _note(self, change: Change) -> None:
+        """A change of the data is done: scores begin anew, and so does the belief, if there is one."""
+        self.history.changes.append(change)
+        self._changed_at = self._refreshed_at = self.n_epochs
+        if self.network.has_belief:
+            self._believe_later()
 
     def _identify_data(self) -> dict[str, Any]:
         """What tells these data from others; found once, because it reads all of them."""
@@ -280,22 +323,25 @@ class Run:
             size = f"{len(self.members)} batches x {self.network.n_weights:,} weights"
             print(f"bayesmp: {self.sites.plan} ({size}), {format_bytes(beside)} beside them", file=sys.stderr)
 
-    def _make_sites(self) -> Sites:
+    def _plan_sites(self, n_sites: int) -> StoragePlan:
         network, config = self.network, self.config
-        plan = plan_storage(
-            len(self.members),
+        return plan_storage(
+            n_sites,
             network.n_weights,
             dtype=network.dtype,
             device=network.device,
             place=config.site_store,
             site_dtype=config.site_dtype,
         )
+
+    def _make_sites(self) -> Sites:
+        network = self.network
         self._rows = torch.arange(len(self.members), device=network.device)
         return Sites(
             len(self.members),
             network.n_weights,
             len(network.head.grid),
-            plan=plan,
+            plan=self._plan_sites(len(self.members)),
             dtype=network.dtype,
             device=network.device,
         )

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bayesmp import persistence
 from bayesmp.checkpoints import Checkpoints
@@ -32,9 +33,14 @@ def save(run: Run, path: persistence.PathLike) -> None:
             "device": network.device.type,
             "data": run._identify_data(),
             "batch_sizes": [len(rows) for rows in run.members],
+            "batch_ids": run.batch_ids,
+            "next_id": run.next_id,
+            "next_batch_id": run.next_batch_id,
+            "changed_at": run._changed_at,
+            "changes": [asdict(change) for change in run.history.changes],
         },
     }
-    tensors = {**network.state(), **run._state(), "members": torch.cat(run.members)}
+    tensors = {**network.state(), **run._state(), "members": torch.cat(run.members), "ids": run.ids}
     persistence.write(path, kind="run", header=header, tensors=tensors)
 
 
@@ -47,21 +53,43 @@ def take(run: Run, file: persistence.SavedFile) -> None:
     file.fill(rows, "members")
     if sum(saved["batch_sizes"]) != len(rows):
         raise ValueError(f"{file.path!r} does not fit: its batches are not those of {len(rows)} examples")
-    run.members = list(rows.split(saved["batch_sizes"]))
+    _take_batches(run, list(rows.split(saved["batch_sizes"])), file)
     for name, target in run._state().items():
         file.fill(target, name)
     run.sites.recount()
     for name in run.schedule.counters:
         setattr(run.schedule, name, saved["counters"][name])
-    run.history = History.from_json(saved["history"], stopped=saved["stopped"])
+    run.history = History.from_json(saved["history"], saved["stopped"], saved.get("changes", []))
     run._refreshed_at = saved["refreshed_at"]
+    run._changed_at = saved.get("changed_at", 0)
     learn_from_file(network, file)
+    run._flat_targets = network.flat_targets
+
+
+def _take_batches(run: Run, members: list[Tensor], file: persistence.SavedFile) -> None:
+    """Take the batches of an open file, and which examples its rows are; files from before data could change do not
+    say it.
+    """
+    saved = file.header["run"]
+    if "ids" in file.names():
+        file.fill(run.ids, "ids")
+        run.next_id = saved["next_id"]
+    batch_ids = saved.get("batch_ids", list(range(len(members))))
+    if len(batch_ids) != len(members) or min(saved["batch_sizes"]) < 1:
+        raise ValueError(f"{file.path!r} does not fit: its {len(members)} batches have {len(batch_ids)} ids")
+    if [len(rows) for rows in members] != [len(rows) for rows in run.members]:  # data came or went
+        run._arrange(members, batch_ids)
+        run._start()
+    run.members, run.batch_ids = members, batch_ids
+    run.next_batch_id = saved.get("next_batch_id", len(members))
 
 
 def _check_same_data(name: str, given: dict[str, Any], saved: dict[str, Any], path: str) -> None:
     """Raise unless these are the data of the saved run: a site belongs to its rows."""
-    remedy = "pass the data the run was started with, in the same order and on the same scale; for other data start a "
-    remedy += "new Trainer"
+    remedy = (
+        "pass the data the run had when it was saved, in the same order and on the same scale (trainer.x, trainer.y); "
+    )
+    remedy += "for other data start a new Trainer"
     if given["shape"] != saved["shape"]:
         raise ValueError(
             f"{name} does not belong to the run in {path!r}: expected shape {tuple(saved['shape'])}, got "

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
-from bayesmp import checks, examples, persistence, run_files
+from bayesmp import changes, checks, examples, persistence, run_files
 from bayesmp.arithmetic import fast_arithmetic, few_threads
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.history import EpochTally, History
@@ -99,7 +100,7 @@ class Trainer(Run):
         self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int
     ) -> History:
         """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
-        self._check_network()
+        self._check_network(stacklevel=5)
         self.network.belief = None  # never one of other means, should the run be interrupted
         self.history.stopped = INTERRUPTED
         with fast_arithmetic(self.network.device):
@@ -147,7 +148,7 @@ class Trainer(Run):
                 bar.set_description(f"epoch {epoch}")
                 with few_threads(self.network.device, n_products=n_products):
                     self._run_epoch(epoch, bar)
-                if self._has_gradients and refresh_due(epoch, self._refreshed_at):
+                if self._has_gradients and refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at):
                     self._refresh_in_training(epoch)
                 shown = dict(self.history[-1].metrics)
                 if "nll" in self.history[-1].loo:
@@ -166,9 +167,53 @@ class Trainer(Run):
         passed = [
             Progress(record.epoch, record.loo["nll"], record.loo["moved"])
             for record in self.history
-            if "moved" in record.loo
+            if "moved" in record.loo and record.epoch > self._changed_at
         ]
-        return at_rest(passed, self.n_epochs * len(self.members))
+        return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members))
+
+    # --- data with identity ------------------------------------------------------------------------------------------
+
+    def add(self, x: Any, y: Any = None) -> Tensor:
+        """Put more examples into the run, as new batches of their own; returns their ids.
+
+        The new batches say nothing until their first visit: the posterior stays where it is, and `run` goes on with all
+        data. Each id is an integer that stays with its example and is never used again; `trainer.ids` holds those of
+        all examples, in the order of `trainer.x` and `trainer.y`. The first data have the ids 0 .. n - 1.
+
+        Args:
+            x, y: as for a new Trainer, on the same scale as the first data.
+
+        Returns:
+            A torch tensor (n,) of int64 on the CPU, one id per row.
+        """
+        return changes.add(self, x, y)
+
+    def remove(self, ids: Any) -> None:
+        """Take examples out of the run, and out of what it has learned.
+
+        A batch that loses all its examples loses its site: the posterior is prior x the other sites, whose stored
+        messages stay as they are. A batch that loses some keeps its site, scaled to the share of its examples that
+        stays, until its next visit replaces it. Means move at once, by one measured step; some epochs of `run` bring
+        them to where training without these examples ends. Predictions can be made at any time: the joint belief is
+        made anew, without these examples, when it is next needed.
+
+        Args:
+            ids: of the examples; a number, or a list, array or tensor of them. Removing all of them is an error.
+        """
+        changes.remove(self, ids)
+
+    def replace(self, ids: Any, x: Any, y: Any) -> None:
+        """Give examples new values, e.g. a mended label; their ids and batches stay.
+
+        What their batches have said stands until their next visit, so `run` on.
+
+        Args:
+            ids: of the examples, as for `remove`.
+            x, y: one row for each of them, in this order.
+        """
+        changes.replace(self, ids, x, y)
+
+    # --- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: persistence.PathLike) -> None:
         """Write the run to a safetensors file: the network, all sites, the history; not the data. `Trainer.load` reads
@@ -191,7 +236,8 @@ class Trainer(Run):
 
         Args:
             path: the file.
-            x, y: the data the run was started with, in the same order.
+            x, y: the data of the run in the same order, as it had them when it was saved: `trainer.x`, `trainer.y`.
+                These are what it was started with, unless examples were added, removed or replaced since.
             device: where to go on; the kind of device it was saved from if not given.
             classes: layers and heads of your own that the network uses.
         """

@@ -15,7 +15,7 @@ LINE = [
     {"demo", "many", "table_model"},
     {"estimators"},
     {"trainer", "bridge"},
-    {"run_files"},
+    {"run_files", "changes"},
     {"run"},
     {"joint", "stopping", "history"},
     {"schedules"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,15 @@ class Batch:
     index: SiteIndex
     x: Tensor
     y: Tensor
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A batch that goes on when others come or go: which one it was, and where in it each of its examples was, (b,);
+    -1 for an example whose values are new."""
+
+    row: int
+    places: Tensor
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,24 @@ class Schedule(ABC):
         self.network.sum_share.fill_(1.0)
         self.network.regime = MOMENTS
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
+
+    def rearrange(  # noqa: B027 - only schedules with a state of their own have something to do
+        self, kept: Sequence[Kept], n_new: int, y: Tensor, *, largest_batch: int
+    ) -> None:
+        """Follow the sites to other batches: these in this order, then new ones that were never visited.
+
+        Args:
+            y: all targets, as they are now.
+        """
+
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+        """Move the posterior to prior x sites, after sites were weakened or taken out.
+
+        Args:
+            change: what that has changed in the sum of their slopes at the origin, (w,) in double precision.
+            x, y: some of the examples that stay, on which a step can be measured.
+        """
+        self.refresh()
 
     @property
     def messages_per_example(self) -> int:

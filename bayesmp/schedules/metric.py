@@ -72,7 +72,18 @@ class LayerMetric:
         self.input_vectors.copy_(input_vectors)
         self.slope_vectors.copy_(slope_vectors)
         self.values.copy_(values)
-        self.inverse.copy_(1.0 / (self.n_data * values + self.rest))
+        self._invert()
+
+    def resize(self, n_data: int, prior_rest: float) -> None:
+        """Stand for another number of examples, which are like those seen so far; `prior_rest` is the prior's part of
+        the rest.
+        """
+        self.rest.sub_(prior_rest).clamp_min_(0.0).mul_(n_data / self.n_data).add_(prior_rest)
+        self.n_data = n_data
+        self._invert()
+
+    def _invert(self) -> None:
+        self.inverse.copy_(1.0 / (self.n_data * self.values + self.rest))
 
     def solve(self, slope: Tensor) -> Tensor:
         """H^{-1} applied to a slope in the weights, (o, i)."""

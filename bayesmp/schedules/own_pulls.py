@@ -12,13 +12,15 @@ stays below 1 as long as the residual is divided by all of the variance that the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from bayesmp.graph import Node, Returned, Trace
 from bayesmp.layers.base import Local
 from bayesmp.layers.linear import Linear, SumLocal
 from bayesmp.network import Network
-from bayesmp.schedules.base import Batch
+from bayesmp.schedules.base import Batch, Kept
 
 
 class OwnPulls(dict[int, Tensor]):
@@ -31,6 +33,13 @@ class OwnPulls(dict[int, Tensor]):
             for node in network.graph.nodes
             if isinstance(node.layer, Linear) and not node.layer.is_exact
         )
+
+    def rearrange(self, kept: Sequence[Kept], n_new: int, largest_batch: int) -> None:
+        """Follow examples to other places of other batches; those of new batches have sent nothing."""
+        for k, old in self.items():
+            self[k] = old.new_zeros(len(kept) + n_new, largest_batch, old.shape[2])
+            for row, batch in enumerate(kept):
+                self[k][row, : len(batch.places)] = old[batch.row, batch.places] * (batch.places >= 0)[:, None]
 
     def take_out(self, batch: Batch, node: Node, local: Local) -> Local:
         """What a node leaves, as its weights would have it without the example; others as they are."""

@@ -20,6 +20,7 @@ All state is updated in place and nothing here waits for the device, so a visit 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,7 @@ from bayesmp.layers.base import Local
 from bayesmp.layers.linear import Linear
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, MOMENTS, Regime
-from bayesmp.schedules.base import Batch, Schedule, VisitInfo
+from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
@@ -76,7 +77,7 @@ class ParallelSchedule(Schedule):
         like = network.prior.rho
         self.n_visits = 0
         self.next_renewal = 1
-        self.memory = min(settings.memory[1], max(settings.memory[0], len(sites)))
+        self.memory = self._memory()
         self.dear_gap = 1
         self.n_data = 0
         self.metrics: dict[int, LayerMetric] = {}  # by weight node
@@ -118,11 +119,15 @@ class ParallelSchedule(Schedule):
             first = next(iter(precisions[node.index].values()))
             self._prior_rest[node.index] = float(first.mean())
         self.dear_gap = self._dear_gap()
-        bits = torch.randint(0, 2, (largest_batch, network.n_outputs), generator=self.generator(0))
-        self.signs = (2 * bits - 1).to(prior.rho)
+        self.signs = self._draw_signs(largest_batch)
         self.own_pulls = OwnPulls(network, n_batches=len(self.sites), largest_batch=largest_batch)
         self.regime = LINEAR if self.shares_sums and self._sees_cavities else MOMENTS
         self.refresh()
+
+    def _draw_signs(self, n: int) -> Tensor:
+        """Random signs (n, n_outputs), of which the first are the same for any n."""
+        bits = torch.randint(0, 2, (n, self.network.n_outputs), generator=self.generator(0))
+        return (2 * bits - 1).to(self.network.prior.rho)
 
     def state(self) -> dict[str, Tensor]:
         found = {"signs": self.signs, "sum_shares": self.sum_shares}
@@ -130,6 +135,40 @@ class ParallelSchedule(Schedule):
         for k, metric in self.metrics.items():
             found |= {f"metric.{k}.{name}": part for name, part in metric.state().items()}
         return found
+
+    def rearrange(self, kept: Sequence[Kept], n_new: int, y: Tensor, *, largest_batch: int) -> None:
+        """The metric stands for all data there are now; what leave-one-out scores have said of the noise is open again,
+        because scores of other data cannot be compared; visits are recorded anew.
+        """
+        self.n_data = len(y)
+        self.largest_constant = self.network.head.largest_constant(y)
+        self.memory = self._memory()
+        self.constant_cap = self.best_score = self.best_constant = math.inf
+        self.n_worse = 0
+        for k, metric in self.metrics.items():
+            metric.resize(self.n_data, self._prior_rest[k])
+        self.dear_gap = self._dear_gap()
+        self.signs = self._draw_signs(largest_batch)
+        self.own_pulls.rearrange(kept, n_new, largest_batch)
+        self._graphs.clear()
+        self._plain_visits.clear()
+
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+        """A visit of batches that have nothing to say, or less than before: the change is solved against the metric,
+        and the share to take is measured on examples that stay. Dividing sites out of a posterior of independent
+        weights would overshoot, as adding them up does.
+        """
+        network, sites = self.network, self.sites
+        if bool(change.any()):
+            direction = self._solve(change.to(sites.origin))
+            step = self._measure_step_of_all(x, y, direction, torch.dot(change.to(direction), direction))
+            moved = torch.addcmul(sites.origin, direction, step)
+            left = change - network.prior.rho.double() * (moved - sites.origin).double()
+            sites.shift.sub_(left / len(sites))
+            sites.origin.copy_(moved)
+        network.marginal.rho.copy_(sites.posterior(network.prior).rho)
+        network.marginal.tau.copy_(network.marginal.rho * sites.origin)
+        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
 
     def refresh(self) -> None:
         """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
@@ -141,6 +180,11 @@ class ParallelSchedule(Schedule):
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
         network.sum_share.copy_(self.sum_shares)
         network.regime = self.regime
+
+    def _memory(self) -> int:
+        """Visits that the metric's running averages cover."""
+        lowest, highest = self.settings.memory
+        return min(highest, max(lowest, len(self.sites)))
 
     def _dear_gap(self) -> int:
         """Visits that cost about as much as one renewal of all eigenvectors, counting multiplications."""
@@ -255,9 +299,12 @@ class ParallelSchedule(Schedule):
         m_back = network.head.to_latent(trace.outputs, batch.y, self._trusting_belief())
         returned = graph.sweep_back(trace, m_back)
         self.own_pulls.remember(batch, trace, returned)
+        return self._swept(trace, returned, m_back)
+
+    def _swept(self, trace: Trace, returned: Returned, m_back: Gaussian) -> Sweep:
         curvatures = {k: trace.locals[k].message_curvature(returned.arriving[k]) for k in self.metrics}
-        output_curvature = m_back.rho / (1.0 + m_back.rho * graph.output_noise(trace))
-        return Sweep(trace, returned, network.pack(returned.to_weights), curvatures, output_curvature)
+        output_curvature = m_back.rho / (1.0 + m_back.rho * self.network.graph.output_noise(trace))
+        return Sweep(trace, returned, self.network.pack(returned.to_weights), curvatures, output_curvature)
 
     def hear_score(self, score: float) -> None:
         """Take the leave-one-out score of a refresh: more noise in training must not make it worse.
@@ -322,8 +369,27 @@ class ParallelSchedule(Schedule):
             alpha = 1 / max(1, 1 - 1/n + c / model)
         and no layer's outputs may move by more than their own spread over the batch, beyond which c means nothing.
         """
+        curvature, reach = self._along(sweep, direction)
+        stiffness = curvature / model.clamp_min(torch.finfo(model.dtype).tiny) + (1.0 - 1.0 / len(self.sites))
+        return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
+
+    def _measure_step_of_all(self, x: Tensor, y: Tensor, direction: Tensor, model: Tensor) -> Tensor:
+        """The share of a direction to take that no batch speaks for: as `_measure_step`, with the curvature of all data
+        from these examples of them, and the prior's.
+        """
+        network, graph = self.network, self.network.graph
+        trace = graph.sweep_out(x, network.weights(), self.regime)
+        m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
+        sweep = self._swept(trace, graph.sweep_back(trace, m_back), m_back)
+        curvature, reach = self._along(sweep, direction)
+        curvature = curvature * (self.n_data / len(x)) + torch.dot(network.prior.rho * direction, direction)
+        stiffness = curvature / model.clamp_min(torch.finfo(model.dtype).tiny)
+        return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
+
+    def _along(self, sweep: Sweep, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """The curvature of a batch along a direction, and how far a layer's outputs would move, over what they may."""
         network, parts = self.network, self.network.unpack(direction)
-        tiny = torch.finfo(model.dtype).tiny
+        tiny = torch.finfo(direction.dtype).tiny
         curvatures, reaches = [], []
         for node, change in network.graph.push(sweep.trace, parts):
             if node.has_weights:
@@ -333,9 +399,8 @@ class ParallelSchedule(Schedule):
                 spread = edge.mean.var(correction=0) + edge.var.mean()
                 reaches.append(_mean_square(change) / (spread + tiny))
         curvatures.append((sweep.output_curvature * change.square()).sum())
-        stiffness = torch.stack(curvatures).sum() / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites))
         reach = torch.stack(reaches).amax().sqrt() / self.settings.max_reach
-        return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
+        return torch.stack(curvatures).sum(), reach
 
     @property
     def _hears_constant(self) -> bool:
