@@ -16,8 +16,9 @@ from torch import Tensor
 
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
-from bayesmp.belief import MAX_RANK
+from bayesmp.belief import MAX_RANK, Belief
 from bayesmp.history import Change, History
+from bayesmp.influence import Batch, Influence, influence_of
 from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
 from bayesmp.network import Network
 from bayesmp.schedules import Kept, check_schedule, make_schedule
@@ -107,6 +108,7 @@ class Run:
         self._refreshed_at = 0  # epoch
         self._changed_at = 0  # epoch after which the data were changed
         self._identified: tuple[Tensor, Tensor, dict[str, Any]] | None = None
+        self._influence: tuple[Belief, Influence] | None = None
 
     def _arrange(self, members: list[Tensor], batch_ids: list[int] | None = None) -> None:
         """Take these rows as batches, with sites and a schedule that have yet to be started."""
@@ -257,6 +259,38 @@ class Run:
             if keeps_belief:
                 network.belief = found.belief
         return found
+
+    def _influence_of(self, rows: Tensor) -> Influence:
+        """What leaving out single ones of these examples would change."""
+        network = self.network
+        if (belief := network.belief) is None:
+            why = "run() makes it" if self._has_gradients else "a layer without gradient() does not allow one"
+            raise ValueError(f"influence is judged by the joint belief, and this run has none: {why}")
+        n_products = network.n_outputs * belief.rank**2
+        with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
+            return Influence(self.ids[rows], *influence_of(network, belief, self.x, self.y, rows))
+
+    def _influence_of_all(self) -> Influence:
+        """The same for all examples, in their order; found once for each belief."""
+        belief = self.network.belief
+        if self._influence is None or belief is None or self._influence[0] is not belief:
+            found = self._influence_of(torch.arange(len(self.x)))
+            assert belief is not None
+            self._influence = belief, found
+        return self._influence[1]
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The batches of the run, with the ids of their examples and, from the first refresh of the joint belief on,
+        their influence; the first look after a refresh takes a pass over the data.
+        """
+        rows = [members.cpu() for members in self.members]
+        influences: list[float | None] = [None] * len(rows)
+        if self.network.belief is not None:
+            distance = self._influence_of_all().distance.double()
+            influences = [float(distance[part].sum()) for part in rows]
+        parts = zip(self.batch_ids, rows, influences, strict=True)
+        return tuple(Batch(batch_id, self.ids[part], influence) for batch_id, part, influence in parts)
 
     # --- other data --------------------------------------------------------------------------------------------------
 

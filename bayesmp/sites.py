@@ -177,6 +177,11 @@ class Sites:
         slope, rho = self.get(self.index(row))
         return Gaussian(slope + self.shift.to(slope) + rho * self.origin, rho)
 
+    def natural(self, row: int) -> Gaussian:
+        """The same in double precision."""
+        slope, rho = (part[row].to(self.device, torch.float64, copy=True) for part in self._complete())
+        return Gaussian(slope + self.shift + rho * self.origin.double(), rho)
+
     def said(self, row: int) -> Tensor:
         """The slope of one batch's message at the origin, (w,) in double precision; what may be rounding only is 0."""
         slope = self._complete()[0, row].to(self.device).double()

@@ -19,6 +19,7 @@ from bayesmp import changes, checks, examples, persistence, run_files
 from bayesmp.arithmetic import fast_arithmetic, few_threads
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.history import EpochTally, History
+from bayesmp.influence import Influence
 from bayesmp.network import INTERRUPTED, Network, check_same_network, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run, TrainConfig
 from bayesmp.schedules import Batch
@@ -212,6 +213,20 @@ class Trainer(Run):
             x, y: one row for each of them, in this order.
         """
         changes.replace(self, ids, x, y)
+
+    def influence(self, ids: Any = None) -> Influence:
+        """What leaving out single examples would change: the weights, the surprise at their targets; from the leverages
+        of the joint belief, without training again.
+
+        Args:
+            ids: of the examples, as for `remove`; all of them if not given.
+
+        Returns:
+            Influence (.ids .distance .loo_nll .leverage), in the order of the ids.
+        """
+        if ids is None:
+            return self._influence_of_all()
+        return self._influence_of(changes.find_rows(self, ids))
 
     # --- files -------------------------------------------------------------------------------------------------------
 

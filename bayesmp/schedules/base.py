@@ -97,6 +97,9 @@ class Schedule(ABC):
         """
         self.refresh()
 
+    def join(self, parts: Sequence[Schedule]) -> None:  # noqa: B027 - as for `rearrange`
+        """Take over what schedules of runs on other data know, whose batches this one has, in this order."""
+
     @property
     def messages_per_example(self) -> int:
         """How many messages of one example pass through factors that may reject one."""

@@ -28,6 +28,8 @@ less well in all that was measured (docs/lab-notes.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -81,6 +83,17 @@ class LayerMetric:
         self.rest.sub_(prior_rest).clamp_min_(0.0).mul_(n_data / self.n_data).add_(prior_rest)
         self.n_data = n_data
         self._invert()
+
+    def join(self, parts: Sequence[LayerMetric], prior_rest: float) -> None:
+        """Stand for all the examples that these stand for."""
+        self.inputs.zero_()
+        self.slopes.zero_()
+        self.rest.fill_(prior_rest)
+        for part in parts:
+            self.inputs.add_(part.inputs, alpha=part.n_data / self.n_data)
+            self.slopes.add_(part.slopes, alpha=part.n_data / self.n_data)
+            self.rest.add_((part.rest - prior_rest).clamp_min(0.0))
+        self.renew()
 
     def _invert(self) -> None:
         self.inverse.copy_(1.0 / (self.n_data * self.values + self.rest))

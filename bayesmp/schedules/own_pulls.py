@@ -41,6 +41,15 @@ class OwnPulls(dict[int, Tensor]):
             for row, batch in enumerate(kept):
                 self[k][row, : len(batch.places)] = old[batch.row, batch.places] * (batch.places >= 0)[:, None]
 
+    def join(self, parts: Sequence[OwnPulls]) -> None:
+        """Take over what the examples of other runs have sent, whose batches these are, in this order."""
+        for k, pulls in self.items():
+            row = 0
+            for part in parts:
+                n, b = part[k].shape[:2]
+                pulls[row : row + n, :b] = part[k]
+                row += n
+
     def take_out(self, batch: Batch, node: Node, local: Local) -> Local:
         """What a node leaves, as its weights would have it without the example; others as they are."""
         if node.index not in self or not isinstance(local, SumLocal):

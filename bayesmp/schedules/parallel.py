@@ -153,6 +153,17 @@ class ParallelSchedule(Schedule):
         self._graphs.clear()
         self._plain_visits.clear()
 
+    def join(self, parts: Sequence[Schedule]) -> None:
+        """Metrics add up, and so do shares of sums on average; the noise is no longer held low."""
+        known = [part for part in parts if isinstance(part, ParallelSchedule)]
+        self.n_visits = max(part.n_visits for part in known)
+        self.next_renewal = self.n_visits + 1
+        for k, metric in self.metrics.items():
+            metric.join([part.metrics[k] for part in known], self._prior_rest[k])
+        shares = torch.stack([part.n_data / self.n_data * part.sum_shares for part in known])
+        self.sum_shares.copy_(shares.sum(0))
+        self.own_pulls.join([part.own_pulls for part in known])
+
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
         """A visit of batches that have nothing to say, or less than before: the change is solved against the metric,
         and the share to take is measured on examples that stay. Dividing sites out of a posterior of independent
