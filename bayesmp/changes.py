@@ -29,7 +29,7 @@ def add(run: Run, x: Any, y: Any) -> Tensor:
     whole = torch.cat([run.y, y])
     run.network.head.check_targets(whole, run.network.n_outputs)
     checks.warn_of_scale(x, whole, stacklevel=4)
-    run._check_network(stacklevel=4)
+    run._check_network(stacklevel=5)
     n, n_new = len(run.y), math.ceil(len(y) / run.config.batch_size)
     order = torch.randperm(len(y), generator=run.schedule.generator(run.next_id)) + n
     kept = [Kept(row, _places(rows)) for row, rows in enumerate(run.members)]
@@ -54,7 +54,7 @@ def remove(run: Run, ids: Any) -> None:
         )
     if len(rows) == 0:
         return
-    run._check_network(stacklevel=4)
+    run._check_network(stacklevel=5)
     stays = torch.ones(len(run.y), dtype=torch.bool, device=run.y.device)
     stays[rows.to(stays.device)] = False
     change = torch.zeros_like(run.sites.shift)
@@ -89,7 +89,7 @@ def replace(run: Run, ids: Any, x: Any, y: Any) -> None:
         raise ValueError(f"x and y must have one row per id: expected {len(rows)}, got {len(y)}")
     whole = run.y.index_copy(0, rows.to(run.y.device), y)
     run.network.head.check_targets(whole, run.network.n_outputs)
-    run._check_network(stacklevel=4)
+    run._check_network(stacklevel=5)
     is_new = torch.zeros(len(run.y), dtype=torch.bool, device=run.y.device)
     is_new[rows.to(is_new.device)] = True
     rows_of_x = rows.to(run.x.device)
@@ -114,7 +114,7 @@ def find_rows(run: Run, ids: Any) -> Tensor:
             f"ids must be whole numbers, one per example, got {found.dtype} of shape {tuple(found.shape)}; "
             "trainer.ids holds those of all examples, and add returns those of new ones"
         )
-    found = found.long()
+    found = found.long().contiguous()
     known, counts = found.unique(return_counts=True)
     if bool((counts > 1).any()):
         raise ValueError(f"ids must name each example once, but {int(known[counts.argmax()])} is there more than once")

@@ -96,7 +96,7 @@ def _check_runs(runs: list[Trainer]) -> None:
         if different := _differences(first, run):
             raise ValueError(
                 f"runs 0 and {k} cannot be merged, because they differ in {', '.join(different)}; train both from one "
-                "network: the same layers, head, prior and seed, moved to one dtype and device"
+                "network: the same layers, head, prior and seed, in one dtype on one device"
             )
 
 
@@ -110,9 +110,12 @@ def _differences(a: Trainer, b: Trainer) -> list[str]:
     if "layers" in different:
         return different
     ours, theirs = ({name: part.cpu() for name, part in run.network.state().items()} for run in (a, b))
-    parts = {"prior means": "prior.tau", "prior variances": "prior.rho", "the head's grid": "head.grid"}
-    if len(a.network.graph.weight_nodes) > 1:  # there are hidden units, which must correspond
-        parts["starting means"] = "start"
+    parts = {
+        "prior means": "prior.tau",
+        "prior variances": "prior.rho",
+        "starting means": "start",  # or hidden units do not correspond
+        "the head's grid": "head.grid",
+    }
     return different + [name for name, key in parts.items() if not torch.equal(ours[key], theirs[key])]
 
 

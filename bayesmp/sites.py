@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -214,6 +215,8 @@ class Sites:
         rows[1, len(kept) :] = 0.0
         self.head = torch.cat([self.head[list(kept)], self.head.new_zeros(n_new, self.head.shape[1])])
         self.plan = plan
+        if self._file is not None:
+            self._file.close()
         self._rows, self._file, self._pinned = rows, file, pinned
         self._staging = self._make_staging()
         if self._staging is not None:
@@ -270,6 +273,7 @@ class Sites:
                 "set TMPDIR to a larger disk, use site_dtype='bfloat16', or larger batches"
             )
         file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # noqa: SIM115 - lives as long as the store
+        weakref.finalize(self, file.close)
         rows = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=plan.dtype)  # of zeros
         return rows.view(shape), file, None
 

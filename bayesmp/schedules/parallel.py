@@ -386,7 +386,8 @@ class ParallelSchedule(Schedule):
 
     def _measure_step_of_all(self, x: Tensor, y: Tensor, direction: Tensor, model: Tensor) -> Tensor:
         """The share of a direction to take that no batch speaks for: as `_measure_step`, with the curvature of all data
-        from these examples of them, and the prior's.
+        from these examples of them, and the prior's. No visit repeats it, and the metric may count curvature twice, so
+        it may be up to 2.
         """
         network, graph = self.network, self.network.graph
         trace = graph.sweep_out(x, network.weights(), self.regime)
@@ -395,7 +396,7 @@ class ParallelSchedule(Schedule):
         curvature, reach = self._along(sweep, direction)
         curvature = curvature * (self.n_data / len(x)) + torch.dot(network.prior.rho * direction, direction)
         stiffness = curvature / model.clamp_min(torch.finfo(model.dtype).tiny)
-        return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
+        return torch.maximum(stiffness, reach).clamp_min(0.5).reciprocal()
 
     def _along(self, sweep: Sweep, direction: Tensor) -> tuple[Tensor, Tensor]:
         """The curvature of a batch along a direction, and how far a layer's outputs would move, over what they may."""
