@@ -1,9 +1,9 @@
 """Data that come, go or change their values while a run goes on.
 
 The posterior is prior x one site per batch, so data can be taken out as well as put in. A batch that loses all its
-examples loses its site; one that loses some keeps the share of it that stays, until its next visit replaces it. New
-examples make up new batches, whose sites say nothing until their first visit. The posterior is prior x sites after each
-of these, and no stored message of another batch is touched.
+examples loses its site; one that loses some keeps the share of it that stays, less what the others say now, until its
+next visit replaces it. New examples make up new batches, whose sites say nothing until their first visit. The posterior
+is prior x sites after each of these, and no stored message of another batch is touched.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def remove(run: Run, ids: Any) -> None:
             change -= run.sites.said(row)
             continue
         if len(places) < len(old):
-            change += run.sites.weaken(row, len(places) / len(old))
+            gone = (~stays[old]).nonzero()[:, 0]
+            x = examples.rows_on(run.network.device, run.x, old[gone].to(run.x.device))
+            slope = run.schedule.slope_of(row, gone, x, run.y[old[gone]]) if run._has_begun else None
+            change += run.sites.weaken(row, len(places) / len(old), slope)
         kept.append(Kept(row, places))
         members.append(new_row[old[places]])
     run.x, run.y, run.ids = run.x[stays.to(run.x.device)], run.y[stays], run.ids[stays.cpu()]

@@ -190,13 +190,17 @@ class Sites:
         found = slope + self.shift
         return found.masked_fill_(found.abs() <= smallest, 0.0)
 
-    def weaken(self, row: int, share: float) -> Tensor:
+    def weaken(self, row: int, share: float, slope: Tensor | None = None) -> Tensor:
         """Leave a share of one batch's message, to the weights and to the head's constant; returns how much its slope
         at the origin has changed, (w,) in double precision. Call `recount` when all are done.
+
+        Args:
+            slope: what the part that goes says of the slope, where that is known better than by its share.
         """
         rows = self._complete()
         before = rows[0, row].to(self.device, torch.float64, copy=True)
-        rows[0, row] = (share * (before + self.shift) - self.shift).to(rows)
+        left = share * (before + self.shift) if slope is None else before + self.shift - slope
+        rows[0, row] = (left - self.shift).to(rows)
         rows[1, row] *= share
         self.head[row] *= share
         return rows[0, row].to(self.device).double() - before

@@ -488,3 +488,36 @@ def test_a_network_that_was_taken_over_goes_back_first():
     with pytest.raises(ValueError, match=r"this run is in torch\.float64"):
         trainer.remove([0])
     assert len(trainer.ids) == 60
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("data_store", ["device", "host"])
+@pytest.mark.parametrize("store", STORES)
+def test_changes_on_cuda_are_those_on_the_cpu(store, data_store, tmp_path):
+    """Visits are recorded as graphs, and sites live beside the GPU: both follow the batches."""
+    found = []
+    for device in ("cpu", "cuda"):
+        network = mlp([3, 6, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64).to(device)
+        trainer = bmp.Trainer(
+            network, X[:40], Y[:40], batch_size=8, site_store=store, data_store=data_store, debug=True
+        )
+        trainer.run(6)
+        ids = trainer.add(X[40:], Y[40:])
+        trainer.run(6)
+        trainer.remove(trainer.batches[0].rows)
+        trainer.remove(ids[::3])
+        trainer.replace(ids[1:2], X[:1], Y[:1])
+        assert trainer.check_invariant() < 1e-9
+        trainer.run(6)
+        trainer.save(tmp_path / device)
+        loaded = bmp.Trainer.load(tmp_path / device, trainer.x, trainer.y)
+        loaded.run(3)
+        assert loaded.check_invariant() < 1e-9
+        merged = bmp.merge([trainer, loaded], shared=True)
+        assert merged.check_invariant() < 1e-9
+        found.append((network.marginal.mean.cpu(), loaded.network.marginal.mean.cpu(), trainer.influence().distance))
+    for cpu, cuda in zip(*found, strict=True):
+        torch.testing.assert_close(cpu, cuda, rtol=1e-5, atol=1e-6)

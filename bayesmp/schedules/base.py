@@ -88,6 +88,12 @@ class Schedule(ABC):
             y: all targets, as they are now.
         """
 
+    def slope_of(self, row: int, places: Tensor, x: Tensor, y: Tensor) -> Tensor | None:
+        """What some examples of a batch, at these places, say now of the slope at the origin, (w,); None if a schedule
+        cannot tell it without changing anything.
+        """
+        return None
+
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
         """Move the posterior to prior x sites, after sites were weakened or taken out.
 

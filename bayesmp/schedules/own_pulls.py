@@ -56,6 +56,12 @@ class OwnPulls(dict[int, Tensor]):
             return local
         return local.without_own(batch.index.row_of(self[node.index])[: len(batch.x)])
 
+    def take_out_at(self, row: int, places: Tensor, node: Node, local: Local) -> Local:
+        """The same for examples at some places of a batch."""
+        if node.index not in self or not isinstance(local, SumLocal):
+            return local
+        return local.without_own(self[node.index][row, places])
+
     def remember(self, batch: Batch, trace: Trace, returned: Returned) -> None:
         """Keep what the batch's examples send now, in place."""
         for k, slopes in self.items():

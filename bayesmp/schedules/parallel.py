@@ -21,13 +21,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayesmp.gaussian import Gaussian
-from bayesmp.graph import Node, Returned, Trace
+from bayesmp.graph import Node
 from bayesmp.layers.base import Local
 from bayesmp.layers.linear import Linear
 from bayesmp.network import Network
@@ -36,19 +34,9 @@ from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.sweep import Sweep, along
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Everything one batch said: what it left at every node going out, and what came back."""
-
-    trace: Trace
-    returned: Returned
-    to_weights: Gaussian  # flat, multiplied over the batch
-    curvatures: dict[int, tuple[Tensor, Tensor]]  # of the messages, by weight node: per row, and per weight
-    output_curvature: Tensor  # of the head, at the network's outputs
 
 
 class ParallelSchedule(Schedule):
@@ -163,6 +151,18 @@ class ParallelSchedule(Schedule):
         shares = torch.stack([part.n_data / self.n_data * part.sum_shares for part in known])
         self.sum_shares.copy_(shares.sum(0))
         self.own_pulls.join([part.own_pulls for part in known])
+
+    def slope_of(self, row: int, places: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """From a sweep at the current marginals, without the examples' own echo, as in a visit."""
+        network, graph = self.network, self.network.graph
+
+        def take_out(node: Node, local: Local) -> Local:
+            return self.own_pulls.take_out_at(row, places, node, local)
+
+        trace = graph.sweep_out(x, network.weights(), self.regime, adjust=take_out)
+        m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
+        fresh = network.pack(graph.sweep_back(trace, m_back).to_weights)
+        return torch.addcmul(fresh.tau, fresh.rho, self.sites.origin, value=-1.0)
 
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
         """A visit of batches that have nothing to say, or less than before: the change is solved against the metric,
@@ -310,12 +310,7 @@ class ParallelSchedule(Schedule):
         m_back = network.head.to_latent(trace.outputs, batch.y, self._trusting_belief())
         returned = graph.sweep_back(trace, m_back)
         self.own_pulls.remember(batch, trace, returned)
-        return self._swept(trace, returned, m_back)
-
-    def _swept(self, trace: Trace, returned: Returned, m_back: Gaussian) -> Sweep:
-        curvatures = {k: trace.locals[k].message_curvature(returned.arriving[k]) for k in self.metrics}
-        output_curvature = m_back.rho / (1.0 + m_back.rho * self.network.graph.output_noise(trace))
-        return Sweep(trace, returned, self.network.pack(returned.to_weights), curvatures, output_curvature)
+        return Sweep.of(network, trace, returned, m_back, self.metrics)
 
     def hear_score(self, score: float) -> None:
         """Take the leave-one-out score of a refresh: more noise in training must not make it worse.
@@ -380,9 +375,9 @@ class ParallelSchedule(Schedule):
             alpha = 1 / max(1, 1 - 1/n + c / model)
         and no layer's outputs may move by more than their own spread over the batch, beyond which c means nothing.
         """
-        curvature, reach = self._along(sweep, direction)
+        curvature, reach = along(self.network, sweep, direction)
         stiffness = curvature / model.clamp_min(torch.finfo(model.dtype).tiny) + (1.0 - 1.0 / len(self.sites))
-        return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()
+        return torch.maximum(stiffness, reach / self.settings.max_reach).clamp_min(1.0).reciprocal()
 
     def _measure_step_of_all(self, x: Tensor, y: Tensor, direction: Tensor, model: Tensor) -> Tensor:
         """The share of a direction to take that no batch speaks for: as `_measure_step`, with the curvature of all data
@@ -392,27 +387,11 @@ class ParallelSchedule(Schedule):
         network, graph = self.network, self.network.graph
         trace = graph.sweep_out(x, network.weights(), self.regime)
         m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
-        sweep = self._swept(trace, graph.sweep_back(trace, m_back), m_back)
-        curvature, reach = self._along(sweep, direction)
+        sweep = Sweep.of(network, trace, graph.sweep_back(trace, m_back), m_back, self.metrics)
+        curvature, reach = along(self.network, sweep, direction)
         curvature = curvature * (self.n_data / len(x)) + torch.dot(network.prior.rho * direction, direction)
         stiffness = curvature / model.clamp_min(torch.finfo(model.dtype).tiny)
-        return torch.maximum(stiffness, reach).clamp_min(0.5).reciprocal()
-
-    def _along(self, sweep: Sweep, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """The curvature of a batch along a direction, and how far a layer's outputs would move, over what they may."""
-        network, parts = self.network, self.network.unpack(direction)
-        tiny = torch.finfo(direction.dtype).tiny
-        curvatures, reaches = [], []
-        for node, change in network.graph.push(sweep.trace, parts):
-            if node.has_weights:
-                first = next(iter(parts[node.index].values())).flatten()
-                curvatures.append(sweep.curvatures[node.index][1] * torch.dot(first, first))
-                edge = sweep.trace.moments(node)
-                spread = edge.mean.var(correction=0) + edge.var.mean()
-                reaches.append(_mean_square(change) / (spread + tiny))
-        curvatures.append((sweep.output_curvature * change.square()).sum())
-        reach = torch.stack(reaches).amax().sqrt() / self.settings.max_reach
-        return torch.stack(curvatures).sum(), reach
+        return torch.maximum(stiffness, reach / self.settings.max_reach).clamp_min(0.5).reciprocal()
 
     @property
     def _hears_constant(self) -> bool:
@@ -424,7 +403,3 @@ class ParallelSchedule(Schedule):
     def _sees_cavities(self) -> bool:
         """Whether the examples' own pulls are taken out behind every layer with weights."""
         return self.own_pulls.keys() == self.metrics.keys()
-
-
-def _mean_square(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values).square() / values.numel()  # in any layout of memory
