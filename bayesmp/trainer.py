@@ -194,9 +194,9 @@ class Trainer(Run):
 
         A batch that loses all its examples loses its site: the posterior is prior x the other sites, whose stored
         messages stay as they are. A batch that loses some keeps the share of its site that stays, less what those
-        examples say now (parallel schedule), until its next visit replaces it. Means move at once, by one measured step;
-        some epochs of `run` bring them to where training without these examples ends. Predictions can be made at any
-        time: the joint belief is made anew, without these examples, when it is next needed.
+        examples say now (parallel schedule), until its next visit replaces it. Means move at once, by one measured
+        step; some epochs of `run` bring them to where training without these examples ends. Predictions can be made at
+        any time: the joint belief is made anew, without these examples, when it is next needed.
 
         Args:
             ids: of the examples; a number, or a list, array or tensor of them. Removing all of them is an error.
