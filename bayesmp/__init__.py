@@ -7,11 +7,14 @@ from bayesmp import data, metrics
 from bayesmp.bridge import from_torch, to_torch
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
-from bayesmp.history import EpochRecord, History
+from bayesmp.history import Change, EpochRecord, History
+from bayesmp.influence import Batch, Influence
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.many import fit_many
+from bayesmp.merging import merge
 from bayesmp.network import Network, load
-from bayesmp.trainer import TrainConfig, Trainer, fit
+from bayesmp.run import TrainConfig
+from bayesmp.trainer import Trainer, fit
 
 if TYPE_CHECKING:
     from bayesmp.estimators import MPClassifier, MPRegressor
@@ -22,12 +25,15 @@ __version__ = "0.2.0"
 __all__ = [
     "Argmax",
     "AvgPool2d",
+    "Batch",
+    "Change",
     "ClassPrediction",
     "Conv2d",
     "EpochRecord",
     "Flatten",
     "Gaussian",
     "History",
+    "Influence",
     "LeakyReLU",
     "Linear",
     "MPClassifier",
@@ -46,6 +52,7 @@ __all__ = [
     "fit_many",
     "from_torch",
     "load",
+    "merge",
     "metrics",
     "plots",
     "to_torch",

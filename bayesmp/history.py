@@ -30,12 +30,23 @@ class EpochRecord:
     a leverage that was cut; "moved", how far means went since the refresh before (root mean square, posterior std)."""
 
 
+@dataclass(frozen=True)
+class Change:
+    """A change of the data of a run."""
+
+    epoch: int  # after which it was made; 0: before the first
+    what: str  # "added", "removed", "replaced" or "merged"
+    n_changed: int  # examples that came, went or have new values
+    n_examples: int  # how many there were then
+
+
 @dataclass(repr=False)
 class History:
     """All epochs of a run; iterates over its records, and `column(name)` gives one quantity over the epochs."""
 
     records: list[EpochRecord] = field(default_factory=list)
     stopped: str = ""  # why the last run ended
+    changes: list[Change] = field(default_factory=list)  # of the data; scores before and after are of other examples
 
     @property
     def loo_nll(self) -> list[float]:
@@ -103,7 +114,7 @@ class History:
 
     def snapshot(self) -> History:
         """The history so far, which no later epoch changes."""
-        return History(list(self.records), self.stopped)
+        return History(list(self.records), self.stopped, list(self.changes))
 
     def plot(self, ax: Any = None, *, names: Sequence[str] | None = None) -> Any:
         """Draw it (`plots.training_history`); needs matplotlib."""
@@ -116,8 +127,12 @@ class History:
         return [asdict(record) for record in self.records]
 
     @classmethod
-    def from_json(cls, records: list[dict[str, Any]], stopped: str = "") -> History:
-        return cls([EpochRecord(**{**record, "steps": tuple(record["steps"])}) for record in records], stopped)
+    def from_json(
+        cls, records: list[dict[str, Any]], stopped: str = "", changes: Sequence[dict[str, Any]] = ()
+    ) -> History:
+        """What `to_json` gave, and why the run ended; `changes` are those of the data, each as a dictionary."""
+        found = [EpochRecord(**{**record, "steps": tuple(record["steps"])}) for record in records]
+        return cls(found, stopped, [Change(**change) for change in changes])
 
     @classmethod
     def from_rows(cls, rows: list[dict[str, Any]], stopped: str = "") -> History:

@@ -1,13 +1,5 @@
 r"""A pass over the data at the current means: the joint belief, what it says with each example left out, and the
 head's constant that follows.
-
-Leave one out. With C = J H^{-1} J^T the covariance of an example's outputs, e the slope and q the precision with which
-it speaks about them, taking the example out of the belief gives
-
-    covariance (I - C Q)^{-1} C,   mean f - (I - C Q)^{-1} C e
-
-exact for the linearised network and Gaussian noise (there it is y - r / (1 - leverage)). Where sweeps count the
-variance of activations as noise, an example's pull is weaker by 1 + rho noise, and e and q are those of the sweeps.
 """
 
 from __future__ import annotations
@@ -20,11 +12,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh
 from bayesmp.belief import AnchoredBasis, Basis, Belief, Full, FullBasis, Plan, Spectrum, plan, weighted_gram
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
 from bayesmp.layers.base import Gradient
+from bayesmp.leave_one_out import leave_out
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
@@ -367,42 +359,6 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
             constant = message if constant is None else constant + message
     m_out, y = _join([part.m_out for part, _ in parts]), torch.cat([part.y for part, _ in parts])
     return _Judged(evidence, m_out, _join(left), y, constant, n_judged, n_clipped)
-
-
-def leave_out(
-    head: Head, mean: Tensor, covariance: Tensor, noise: Tensor, y: Tensor, log_weights: Tensor, *, limit: float
-) -> tuple[Moments, int]:
-    """Outputs (b, o) as they would be had each example not been seen, and how many leverages were cut to the limit.
-
-    Args:
-        mean, covariance: of the outputs (b, o), (b, o, o), under a belief that has seen the example.
-        noise: what sweeps take for noise in the outputs, (b, o).
-        y: targets.
-        log_weights: belief about the head's constant.
-        limit: largest share of an output that its own example may hold; 1 would leave nothing when it is taken out.
-    """
-    var = covariance.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
-    message = head.to_latent(Moments(mean, var), y, log_weights)
-    weaker = 1.0 + message.rho * noise
-    slope, root = (message.tau - message.rho * mean) / weaker, (message.rho / weaker).double().sqrt()
-    wide = covariance.double()
-    values, vectors = _eigh(root[:, :, None] * wide * root[:, None, :])
-    n_clipped = int((values > limit).any(1).sum())
-    kept = values.clamp(0.0, limit)
-    # C + C R (I - R C R)^{-1} R C with R = Q^{1/2}: nothing is divided by a precision, which may be 0
-    cut = (kept / (1.0 - kept) - values) / values.clamp_min(limit).square()
-    gain = torch.where(values > limit, cut, 1.0 / (1.0 - kept))
-    across = (wide * root[:, None, :]) @ vectors
-    without = (wide + (across * gain[:, None, :]) @ across.transpose(1, 2)).to(mean)
-    shifted = mean - (without @ slope[..., None])[..., 0]
-    return Moments(shifted, without.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)), n_clipped
-
-
-def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of (b, k, k), of which single outputs need none."""
-    if matrices.shape[1] > 1:
-        return eigh(matrices)
-    return matrices[:, 0], torch.ones_like(matrices)
 
 
 def _scores(head: Head, found: _Judged, log_weights: Tensor) -> dict[str, float]:

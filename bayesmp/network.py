@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -97,7 +97,8 @@ class Network(Generic[P]):
         self.start = start
         self.sum_share = torch.ones(len(self.layers))
         self.regime = MOMENTS
-        self.belief: Belief | None = None
+        self._belief: Belief | None = None
+        self._renew_belief: Callable[[], None] | None = None
         self.flat_targets = False
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
         self.head_log_weights = head.prior_log_weights().float()
@@ -131,6 +132,33 @@ class Network(Generic[P]):
         return self._exact_prior
 
     @property
+    def belief(self) -> Belief | None:
+        """The joint belief about all weights, None before the first training; made anew here if its data changed."""
+        if self._renew_belief is not None:
+            renew, self._renew_belief = self._renew_belief, None
+            try:
+                renew()
+            except BaseException:
+                self._renew_belief = renew
+                raise
+        return self._belief
+
+    @belief.setter
+    def belief(self, belief: Belief | None) -> None:
+        self._belief, self._renew_belief = belief, None
+
+    @property
+    def has_belief(self) -> bool:
+        """Whether there is a joint belief, or will be when it is asked for."""
+        return self._belief is not None or self._renew_belief is not None
+
+    def renew_belief_with(self, renew: Callable[[], None]) -> None:
+        """Have the joint belief made by this function, which assigns it, when it is next asked for: the data of a run
+        were changed, and perhaps they will be again before anybody wants to know.
+        """
+        self._belief, self._renew_belief = None, renew
+
+    @property
     def has_learned(self) -> bool:
         """Whether the marginal is another than the prior."""
         prior, marginal = self.prior, self.marginal
@@ -156,7 +184,7 @@ class Network(Generic[P]):
             device, dtype = None, device
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        has_learned = self.has_learned
+        has_learned, belief = self.has_learned, self.belief
         dtype = dtype or self.dtype
         device = self.device if device is None else torch.device(device)
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -170,7 +198,7 @@ class Network(Generic[P]):
             self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
         self.sum_share = self.sum_share.to(device=device, dtype=dtype)
-        self.belief = None if self.belief is None else self.belief.to(device, dtype)
+        self.belief = None if belief is None else belief.to(device, dtype)
         return self
 
     def take_shape(self, shape: Sequence[int]) -> None:
@@ -201,7 +229,8 @@ class Network(Generic[P]):
         self.flat_targets = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "run": None}  # a copy, or one in another process, belongs to no run
+        belief = self.belief  # made now if it is due
+        return {**self.__dict__, "_belief": belief, "run": None}  # a copy, or one in another process, has no run
 
     def learned(self) -> dict[str, Any]:
         """What training has learned, and `reset` takes back, by name."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,14 +87,17 @@ class Sites:
     ) -> None:
         self.plan = plan
         self.dtype, self.device = dtype, device
-        self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
-        self._pinned: HostRows | None = None
-        self._rows = self._allocate((2, n_sites, n_weights))
+        self._file: tempfile._TemporaryFileWrapper[bytes] | None
+        self._pinned: HostRows | None
+        self._rows, self._file, self._pinned = self._allocate((2, n_sites, n_weights), plan)
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
         self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
-        beside = device.type == "cuda" and plan.place != "device"
-        self._staging = Staging(self._rows, self._pinned, device) if beside else None
+        self._staging = self._make_staging()
+
+    def _make_staging(self) -> Staging | None:
+        beside = self.device.type == "cuda" and self.plan.place != "device"
+        return Staging(self._rows, self._pinned, self.device) if beside else None
 
     @property
     def slope(self) -> Tensor:
@@ -173,6 +178,54 @@ class Sites:
         slope, rho = self.get(self.index(row))
         return Gaussian(slope + self.shift.to(slope) + rho * self.origin, rho)
 
+    def natural(self, row: int) -> Gaussian:
+        """The same in double precision."""
+        slope, rho = (part[row].to(self.device, torch.float64, copy=True) for part in self._complete())
+        return Gaussian(slope + self.shift + rho * self.origin.double(), rho)
+
+    def said(self, row: int) -> Tensor:
+        """The slope of one batch's message at the origin, (w,) in double precision; what may be rounding only is 0."""
+        slope = self._complete()[0, row].to(self.device).double()
+        smallest = torch.finfo(self.plan.dtype).eps * self.shift.abs()
+        found = slope + self.shift
+        return found.masked_fill_(found.abs() <= smallest, 0.0)
+
+    def weaken(self, row: int, share: float, slope: Tensor | None = None) -> Tensor:
+        """Leave a share of one batch's message, to the weights and to the head's constant; returns how much its slope
+        at the origin has changed, (w,) in double precision. Call `recount` when all are done.
+
+        Args:
+            slope: what the part that goes says of the slope, where that is known better than by its share.
+        """
+        rows = self._complete()
+        before = rows[0, row].to(self.device, torch.float64, copy=True)
+        left = share * (before + self.shift) if slope is None else before + self.shift - slope
+        rows[0, row] = (left - self.shift).to(rows)
+        rows[1, row] *= share
+        self.head[row] *= share
+        return rows[0, row].to(self.device).double() - before
+
+    def rearrange(self, kept: Sequence[int], n_new: int, plan: StoragePlan) -> None:
+        """Keep the sites of these rows, in this order, and put new ones behind them that say nothing.
+
+        Stored messages are not touched. A new one has precision 0 and the slope -shift, which is nothing but for
+        rounding; so taking a site out is exact, and putting one in leaves the posterior where it is.
+        """
+        old, n = self._complete(), len(kept) + n_new
+        rows, file, pinned = self._allocate((2, n, old.shape[2]), plan)
+        for row, before in enumerate(kept):
+            rows[:, row] = old[:, before].to(rows)
+        rows[0, len(kept) :] = -self.shift.to(rows)
+        rows[1, len(kept) :] = 0.0
+        self.head = torch.cat([self.head[list(kept)], self.head.new_zeros(n_new, self.head.shape[1])])
+        self.plan = plan
+        if self._file is not None:
+            self._file.close()
+        self._rows, self._file, self._pinned = rows, file, pinned
+        self._staging = self._make_staging()
+        if self._staging is not None:
+            self._staging.take_all()
+
     def fill(self, rho: Tensor, head: Tensor, *, origin: Tensor) -> None:
         """The same site for every batch: precision rho, slope 0 at the origin."""
         self.shift.zero_()
@@ -206,23 +259,27 @@ class Sites:
     def _widen(self, part: Tensor) -> Tensor:
         return part.to(self.dtype)
 
-    def _allocate(self, shape: tuple[int, int, int]) -> Tensor:
-        if self.plan.place == "device":
-            return torch.zeros(shape, dtype=self.plan.dtype, device=self.device)
-        if self.plan.place == "host" and self.device.type == "cuda":
-            self._pinned = HostRows(shape, self.plan.dtype)
-            return self._pinned.tensor
-        if self.plan.place == "host":
-            return torch.zeros(shape, dtype=self.plan.dtype)
+    def _allocate(
+        self, shape: tuple[int, int, int], plan: StoragePlan
+    ) -> tuple[Tensor, tempfile._TemporaryFileWrapper[bytes] | None, HostRows | None]:
+        """Room for sites, with the file or the pinned memory that it lies in."""
+        if plan.place == "device":
+            return torch.zeros(shape, dtype=plan.dtype, device=self.device), None, None
+        if plan.place == "host" and self.device.type == "cuda":
+            pinned = HostRows(shape, plan.dtype)
+            return pinned.tensor, None, pinned
+        if plan.place == "host":
+            return torch.zeros(shape, dtype=plan.dtype), None, None
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        if self.plan.n_bytes > free:
+        if plan.n_bytes > free:
             raise ValueError(
-                f"{self.plan} do not fit: {format_bytes(free)} are free in {tempfile.gettempdir()}; "
+                f"{plan} do not fit: {format_bytes(free)} are free in {tempfile.gettempdir()}; "
                 "set TMPDIR to a larger disk, use site_dtype='bfloat16', or larger batches"
             )
-        self._file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # noqa: SIM115 - lives as long as the store
-        size = math.prod(shape)
-        return torch.from_file(self._file.name, shared=True, size=size, dtype=self.plan.dtype).view(shape)  # of zeros
+        file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # noqa: SIM115 - lives as long as the store
+        weakref.finalize(self, file.close)
+        rows = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=plan.dtype)  # of zeros
+        return rows.view(shape), file, None
 
 
 def plan_storage(

@@ -164,6 +164,11 @@ class Staging:
             self._is_written = [True] * len(self._is_written)
         return self.rows
 
+    def take_all(self) -> None:
+        """All rows were written from outside; count them."""
+        self._is_written = [True] * len(self._is_written)
+        self.recount()
+
     def recount(self) -> None:
         """Sum all rows anew, as after they were read from a file or changed from outside."""
         rows = self.complete()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp import run as run_module
 from bayesmp import trainer as module
 from bayesmp.history import History
 from bayesmp.layers.base import Local
@@ -273,7 +274,7 @@ def test_a_terminal_shows_progress_by_default(monkeypatch, capsys):
 
 
 def test_a_large_store_is_announced_with_its_size_and_place(monkeypatch, capsys):
-    monkeypatch.setattr(module, "LARGE_STORE", 100)
+    monkeypatch.setattr(run_module, "LARGE_STORE", 100)
     bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.09)), X, Y, batch_size=8, site_store="host")
     told = capsys.readouterr().err
     assert "sites: 504 B in float32 on host" in told and "3 batches x 21 weights" in told

@@ -79,6 +79,10 @@ class Head(ABC, Generic[P]):
     def check_targets(self, y: Any, n_outputs: int) -> Tensor:
         """Targets as a tensor this head understands, or a ValueError."""
 
+    def check_more_targets(self, y: Any, n_outputs: int) -> Tensor:
+        """`check_targets` for a few targets that join others, of which less can be said than of all together."""
+        return self.check_targets(y, n_outputs)
+
     @abstractmethod
     def initial_message(self, y: Tensor) -> Tensor:
         """The (k,) pseudo-message all data start with, before any batch has been visited."""
@@ -103,6 +107,12 @@ class Head(ABC, Generic[P]):
     @abstractmethod
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
         """Per-example quantities, summed over the batch, that `History` averages."""
+
+    def nll(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Tensor:
+        """What `train_metrics` calls "nll", example by example, (b,)."""
+        rows = zip(m_out.mean.split(1), m_out.var.split(1), y.split(1), strict=True)
+        found = [self.train_metrics(Moments(mean, var), target, log_weights)["nll"] for mean, var, target in rows]
+        return torch.stack(found)
 
     def expected(self, log_weights: Tensor, power: float = 1.0) -> Tensor:
         """E[constant^power] under a belief over the grid."""

@@ -218,13 +218,18 @@ class _Classifier(Head[ClassPrediction]):
         epistemic = (_entropy(probs) - _entropy(each).mean(0)).clamp_min(0.0)  # so never above that of probs
         return ClassPrediction(probs, m_out.mean, m_out.var, epistemic)
 
+    def nll(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(self._logits(m_out, log_weights), y, reduction="none")
+
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
-        scale = self.expected(log_weights)
-        logits = probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var))
         return {
             "accuracy": (m_out.mean.argmax(1) == y).sum().to(m_out.mean),
-            "nll": torch.nn.functional.cross_entropy(logits, y, reduction="sum"),
+            "nll": torch.nn.functional.cross_entropy(self._logits(m_out, log_weights), y, reduction="sum"),
         }
+
+    def _logits(self, m_out: Moments, log_weights: Tensor) -> Tensor:
+        scale = self.expected(log_weights)
+        return probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var))
 
 
 class Softmax(_Classifier):
@@ -316,11 +321,16 @@ class Argmax(_Classifier):
             return self.probabilities(certain, log_weights).view(outputs.shape)
         return super().at_certain_outputs(outputs, log_weights)
 
+    def nll(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Tensor:
+        if self.scale is not None:
+            return super().nll(m_out, y, log_weights)
+        probs = self.probabilities(m_out, log_weights).gather(1, y[:, None])[:, 0]
+        return -torch.log(probs.clamp_min(torch.finfo(probs.dtype).tiny))
+
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
         metrics = super().train_metrics(m_out, y, log_weights)
         if self.scale is None:
-            probs = self.probabilities(m_out, log_weights).gather(1, y[:, None])
-            metrics["nll"] = -torch.log(probs.clamp_min(torch.finfo(probs.dtype).tiny)).sum()
+            metrics["nll"] = self.nll(m_out, y, log_weights).sum()
         return metrics
 
     def __repr__(self) -> str:

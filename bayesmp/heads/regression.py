@@ -151,6 +151,10 @@ class Regression(Head[RegressionPrediction]):
             )
         return y
 
+    def check_more_targets(self, y: Any, n_outputs: int) -> Tensor:
+        """Without a look at their size: a few targets may well be small."""
+        return checks.check_real_targets(y, n_outputs)
+
     def largest_constant(self, y: Tensor) -> float:
         """All of y is noise."""
         return float(y.double().square().mean()) if self.is_learned else math.inf
@@ -171,6 +175,10 @@ class Regression(Head[RegressionPrediction]):
 
     def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> RegressionPrediction:
         return RegressionPrediction(m_out.mean, m_out.var, self.expected(log_weights))
+
+    def nll(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Tensor:
+        var = m_out.var + self.expected(log_weights)
+        return 0.5 * ((y - m_out.mean).square() / var + torch.log(2.0 * math.pi * var)).mean(1)
 
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
         var = m_out.var + self.expected(log_weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bayesmp.network import Network
-from bayesmp.schedules.base import Batch, Schedule, VisitInfo
+from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.parallel import ParallelSchedule
 from bayesmp.schedules.sequential import SequentialSchedule
 from bayesmp.sites import Sites
@@ -24,4 +24,4 @@ def check_schedule(name: str) -> None:
         raise ValueError(f"schedule must be one of {sorted(SCHEDULES)}, got {name!r}")
 
 
-__all__ = ["SCHEDULES", "Batch", "Schedule", "VisitInfo", "check_schedule", "make_schedule"]
+__all__ = ["SCHEDULES", "Batch", "Kept", "Schedule", "VisitInfo", "check_schedule", "make_schedule"]

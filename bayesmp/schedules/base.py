@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,15 @@ class Batch:
     index: SiteIndex
     x: Tensor
     y: Tensor
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A batch that goes on when others come or go: which one it was, and where in it each of its examples was, (b,);
+    -1 for an example whose values are new."""
+
+    row: int
+    places: Tensor
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,33 @@ class Schedule(ABC):
         self.network.sum_share.fill_(1.0)
         self.network.regime = MOMENTS
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
+
+    def rearrange(  # noqa: B027 - only schedules with a state of their own have something to do
+        self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int
+    ) -> None:
+        """Follow the sites to other batches: these in this order, then new ones that were never visited.
+
+        Args:
+            x, y: all inputs, which may lie on the host, and targets, as they are now.
+        """
+
+    def slope_of(self, row: int, places: Tensor, x: Tensor, y: Tensor) -> Tensor | None:
+        """What some examples of a batch, at these places, say now of the slope at the origin, (w,); None if a schedule
+        cannot tell it without changing anything.
+        """
+        return None
+
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+        """Move the posterior to prior x sites, after sites were weakened or taken out.
+
+        Args:
+            change: what that has changed in the sum of their slopes at the origin, (w,) in double precision.
+            x, y: some of the examples that stay, on which a step can be measured.
+        """
+        self.refresh()
+
+    def join(self, parts: Sequence[Schedule]) -> None:  # noqa: B027 - as for `rearrange`
+        """Take over what schedules of runs on other data know, whose batches this one has, in this order."""
 
     @property
     def messages_per_example(self) -> int:

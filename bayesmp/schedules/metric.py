@@ -28,6 +28,8 @@ less well in all that was measured (docs/lab-notes.md).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -88,7 +90,30 @@ class LayerMetric:
         self.input_vectors.copy_(input_vectors)
         self.slope_vectors.copy_(slope_vectors)
         self.values.copy_(values)
-        self.inverse.copy_(1.0 / (self.n_data * values + self.rest))
+        self._invert()
+
+    def resize(self, n_data: int, prior_rest: float) -> None:
+        """Stand for another number of examples, which are like those seen so far; `prior_rest` is the prior's part of
+        the rest.
+        """
+        self.rest.sub_(prior_rest).clamp_min_(0.0).mul_(n_data / self.n_data).add_(prior_rest)
+        self.n_data = n_data
+        self._invert()
+
+    def join(self, parts: Sequence[LayerMetric], prior_rest: float) -> None:
+        """Stand for all the examples that these stand for."""
+        inputs = torch.stack([part.inputs * (part.n_data / self.n_data) for part in parts]).sum(0)
+        if not self.knows_inputs:
+            self.inputs.copy_(inputs)
+        self.slopes.zero_()
+        self.rest.fill_(prior_rest)
+        for part in parts:
+            self.slopes.add_(part.slopes, alpha=part.n_data / self.n_data)
+            self.rest.add_((part.rest - prior_rest).clamp_min(0.0))
+        self.renew()
+
+    def _invert(self) -> None:
+        self.inverse.copy_(1.0 / (self.n_data * self.values + self.rest))
 
     def _input_system(self) -> tuple[Tensor, Tensor]:
         if self.knows_inputs:

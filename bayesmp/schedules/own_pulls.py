@@ -12,13 +12,15 @@ stays below 1 as long as the residual is divided by all of the variance that the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from bayesmp.graph import Node, Returned, Trace
 from bayesmp.layers.base import Local
 from bayesmp.layers.linear import Linear, SumLocal
 from bayesmp.network import Network
-from bayesmp.schedules.base import Batch
+from bayesmp.schedules.base import Batch, Kept
 
 
 class OwnPulls(dict[int, Tensor]):
@@ -32,11 +34,33 @@ class OwnPulls(dict[int, Tensor]):
             if isinstance(node.layer, Linear) and not node.layer.is_exact
         )
 
+    def rearrange(self, kept: Sequence[Kept], n_new: int, largest_batch: int) -> None:
+        """Follow examples to other places of other batches; those of new batches have sent nothing."""
+        for k, old in self.items():
+            self[k] = old.new_zeros(len(kept) + n_new, largest_batch, old.shape[2])
+            for row, batch in enumerate(kept):
+                self[k][row, : len(batch.places)] = old[batch.row, batch.places] * (batch.places >= 0)[:, None]
+
+    def join(self, parts: Sequence[OwnPulls]) -> None:
+        """Take over what the examples of other runs have sent, whose batches these are, in this order."""
+        for k, pulls in self.items():
+            row = 0
+            for part in parts:
+                n, b = part[k].shape[:2]
+                pulls[row : row + n, :b] = part[k]
+                row += n
+
     def take_out(self, batch: Batch, node: Node, local: Local) -> Local:
         """What a node leaves, as its weights would have it without the example; others as they are."""
         if node.index not in self or not isinstance(local, SumLocal):
             return local
         return local.without_own(batch.index.row_of(self[node.index])[: len(batch.x)])
+
+    def take_out_at(self, row: int, places: Tensor, node: Node, local: Local) -> Local:
+        """The same for examples at some places of a batch."""
+        if node.index not in self or not isinstance(local, SumLocal):
+            return local
+        return local.without_own(self[node.index][row, places])
 
     def remember(self, batch: Batch, trace: Trace, returned: Returned) -> None:
         """Keep what the batch's examples send now, in place."""

@@ -20,34 +20,23 @@ All state is updated in place and nothing here waits for the device, so a visit 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from bayesmp.gaussian import Gaussian
-from bayesmp.graph import Node, Returned, Trace
+from bayesmp.graph import Node
 from bayesmp.layers.base import Local
 from bayesmp.layers.linear import Linear
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, MOMENTS, Regime
-from bayesmp.schedules.base import Batch, Schedule, VisitInfo
+from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.sweep import Sweep, along
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Everything one batch said: what it left at every node going out, and what came back."""
-
-    trace: Trace
-    returned: Returned
-    to_weights: Gaussian  # flat, multiplied over the batch
-    curvatures: dict[int, tuple[Tensor, Tensor]]  # of the messages, by weight node: per row, and per weight
-    output_curvature: Tensor  # of the head, at the network's outputs
 
 
 class ParallelSchedule(Schedule):
@@ -76,7 +65,7 @@ class ParallelSchedule(Schedule):
         like = network.prior.rho
         self.n_visits = 0
         self.next_renewal = 1
-        self.memory = min(settings.memory[1], max(settings.memory[0], len(sites)))
+        self.memory = self._memory()
         self.dear_gap = 1
         self.n_data = 0
         self.metrics: dict[int, LayerMetric] = {}  # by weight node
@@ -118,8 +107,7 @@ class ParallelSchedule(Schedule):
             self.metrics[node.index] = LayerMetric(self.n_data, *matrix.shape, like=prior.rho)
             first = next(iter(precisions[node.index].values()))
             self._prior_rest[node.index] = float(first.mean())
-        bits = torch.randint(0, 2, (largest_batch, network.n_outputs), generator=self.generator(0))
-        self.signs = (2 * bits - 1).to(prior.rho)
+        self.signs = self._draw_signs(largest_batch)
         self.own_pulls = OwnPulls(network, n_batches=len(self.sites), largest_batch=largest_batch)
         self.regime = LINEAR if self.shares_sums and self._sees_cavities else MOMENTS
         self.refresh()
@@ -142,6 +130,11 @@ class ParallelSchedule(Schedule):
         for k, moments in sums.items():
             self.metrics[k].know_inputs(moments)
 
+    def _draw_signs(self, n: int) -> Tensor:
+        """Random signs (n, n_outputs), of which the first are the same for any n."""
+        bits = torch.randint(0, 2, (n, self.network.n_outputs), generator=self.generator(0))
+        return (2 * bits - 1).to(self.network.prior.rho)
+
     def state(self) -> dict[str, Tensor]:
         found = {"signs": self.signs, "sum_shares": self.sum_shares}
         found |= {f"own_pull.{k}": pulls for k, pulls in self.own_pulls.items()}
@@ -154,6 +147,64 @@ class ParallelSchedule(Schedule):
             if metric.knows_inputs:
                 metric.resume()
 
+    def rearrange(self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
+        """The metric stands for all data there are now; what leave-one-out scores have said of the noise is open again,
+        because scores of other data cannot be compared; visits are recorded anew.
+        """
+        self.n_data = len(y)
+        self.largest_constant = self.network.head.largest_constant(y)
+        self.memory = self._memory()
+        self.constant_cap = self.best_score = self.best_constant = math.inf
+        self.n_worse = 0
+        for k, metric in self.metrics.items():
+            metric.resize(self.n_data, self._prior_rest[k])
+        self._know_inputs(x)
+        self.dear_gap = self._dear_gap()
+        self.signs = self._draw_signs(largest_batch)
+        self.own_pulls.rearrange(kept, n_new, largest_batch)
+        self._graphs.clear()
+        self._plain_visits.clear()
+
+    def join(self, parts: Sequence[Schedule]) -> None:
+        """Metrics add up, and so do shares of sums on average; the noise is no longer held low."""
+        known = [part for part in parts if isinstance(part, ParallelSchedule)]
+        self.n_visits = max(part.n_visits for part in known)
+        self.next_renewal = self.n_visits + 1
+        for k, metric in self.metrics.items():
+            metric.join([part.metrics[k] for part in known], self._prior_rest[k])
+        shares = torch.stack([part.n_data / self.n_data * part.sum_shares for part in known])
+        self.sum_shares.copy_(shares.sum(0))
+        self.own_pulls.join([part.own_pulls for part in known])
+
+    def slope_of(self, row: int, places: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """From a sweep at the current marginals, without the examples' own echo, as in a visit."""
+        network, graph = self.network, self.network.graph
+
+        def take_out(node: Node, local: Local) -> Local:
+            return self.own_pulls.take_out_at(row, places, node, local)
+
+        trace = graph.sweep_out(x, network.weights(), self.regime, adjust=take_out)
+        m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
+        fresh = network.pack(graph.sweep_back(trace, m_back).to_weights)
+        return torch.addcmul(fresh.tau, fresh.rho, self.sites.origin, value=-1.0)
+
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+        """A visit of batches that have nothing to say, or less than before: the change is solved against the metric,
+        and the share to take is measured on examples that stay. Dividing sites out of a posterior of independent
+        weights would overshoot, as adding them up does.
+        """
+        network, sites = self.network, self.sites
+        if bool(change.any()):
+            direction = self._solve(change.to(sites.origin))
+            step = self._measure_step_of_all(x, y, direction, torch.dot(change.to(direction), direction))
+            moved = torch.addcmul(sites.origin, direction, step)
+            left = change - network.prior.rho.double() * (moved - sites.origin).double()
+            sites.shift.sub_(left / len(sites))
+            sites.origin.copy_(moved)
+        network.marginal.rho.copy_(sites.posterior(network.prior).rho)
+        network.marginal.tau.copy_(network.marginal.rho * sites.origin)
+        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+
     def refresh(self) -> None:
         """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
         network, sites = self.network, self.sites
@@ -164,6 +215,11 @@ class ParallelSchedule(Schedule):
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
         network.sum_share.copy_(self.sum_shares)
         network.regime = self.regime
+
+    def _memory(self) -> int:
+        """Visits that the metric's running averages cover."""
+        lowest, highest = self.settings.memory
+        return min(highest, max(lowest, len(self.sites)))
 
     def _dear_gap(self) -> int:
         """Visits that cost about as much as one renewal of all eigenvectors, counting multiplications."""
@@ -284,9 +340,7 @@ class ParallelSchedule(Schedule):
         m_back = network.head.to_latent(trace.outputs, batch.y, self._trusting_belief())
         returned = graph.sweep_back(trace, m_back)
         self.own_pulls.remember(batch, trace, returned)
-        curvatures = {k: trace.locals[k].message_curvature(returned.arriving[k]) for k in self.metrics}
-        output_curvature = m_back.rho / (1.0 + m_back.rho * graph.output_noise(trace))
-        return Sweep(trace, returned, network.pack(returned.to_weights), curvatures, output_curvature)
+        return Sweep.of(network, trace, returned, m_back, self.metrics)
 
     def hear_score(self, score: float) -> None:
         """Take the leave-one-out score of a refresh: more noise in training must not make it worse.
@@ -359,27 +413,30 @@ class ParallelSchedule(Schedule):
         (1 - s) times the mean of the last n, which dies out for s < n + 1 if batches are alike; `stretch` stays far
         below, because they are not.
         """
-        network, parts = self.network, self.network.unpack(direction)
-        tiny = torch.finfo(model.dtype).tiny
-        curvatures, reaches = [], []
-        for node, change in network.graph.push(sweep.trace, parts):
-            if node.has_weights:
-                first = next(iter(parts[node.index].values())).flatten()
-                curvatures.append(sweep.curvatures[node.index][1] * torch.dot(first, first))
-                edge = sweep.trace.moments(node)
-                spread = edge.mean.var(correction=0) + edge.var.mean()
-                reaches.append(_mean_square(change) / (spread + tiny))
-        curvatures.append((sweep.output_curvature * change.square()).sum())
-        stretch = self._stretch
-        stiffness = torch.stack(curvatures).sum() / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites)) / stretch
-        reach = torch.stack(reaches).amax().sqrt() / self.settings.max_reach
-        return torch.maximum(stiffness, reach).clamp_min(1.0 / stretch).reciprocal()
+        curvature, reach = along(self.network, sweep, direction)
+        stretch, tiny = self._stretch, torch.finfo(model.dtype).tiny
+        stiffness = curvature / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites)) / stretch
+        return torch.maximum(stiffness, reach / self.settings.max_reach).clamp_min(1.0 / stretch).reciprocal()
 
     @property
     def _stretch(self) -> float:
         """How many times as long as the metric says a step may be: more only where many batches share the data."""
         longest, share = self.settings.stretch
         return max(1.0, min(longest, share * len(self.sites)))
+
+    def _measure_step_of_all(self, x: Tensor, y: Tensor, direction: Tensor, model: Tensor) -> Tensor:
+        """The share of a direction to take that no batch speaks for: as `_measure_step`, with the curvature of all data
+        from these examples of them, and the prior's. No visit repeats it, and the metric may count curvature twice, so
+        it may be up to 2.
+        """
+        network, graph = self.network, self.network.graph
+        trace = graph.sweep_out(x, network.weights(), self.regime)
+        m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
+        sweep = Sweep.of(network, trace, graph.sweep_back(trace, m_back), m_back, self.metrics)
+        curvature, reach = along(self.network, sweep, direction)
+        curvature = curvature * (self.n_data / len(x)) + torch.dot(network.prior.rho * direction, direction)
+        stiffness = curvature / model.clamp_min(torch.finfo(model.dtype).tiny)
+        return torch.maximum(stiffness, reach / self.settings.max_reach).clamp_min(0.5).reciprocal()
 
     @property
     def _hears_constant(self) -> bool:
@@ -391,7 +448,3 @@ class ParallelSchedule(Schedule):
     def _sees_cavities(self) -> bool:
         """Whether the examples' own pulls are taken out behind every layer with weights."""
         return self.own_pulls.keys() == self.metrics.keys()
-
-
-def _mean_square(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values).square() / values.numel()  # in any layout of memory

@@ -1,0 +1,144 @@
+"""Data that come, go or change their values while a run goes on.
+
+The posterior is prior x one site per batch, so data can be taken out as well as put in. A batch that loses all its
+examples loses its site; one that loses some keeps the share of it that stays, less what the others say now, until its
+next visit replaces it. New examples make up new batches, whose sites say nothing until their first visit. The posterior
+is prior x sites after each of these, and no stored message of another batch is touched.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp import checks, examples
+from bayesmp.history import Change
+from bayesmp.run import Run
+from bayesmp.schedules import Kept
+
+PROBE = 1024  # examples that stay, at most, on which the step of a removal is measured
+
+
+@torch.no_grad()
+def add(run: Run, x: Any, y: Any) -> Tensor:
+    """Put examples into a run, as new batches; returns their ids. See Trainer.add."""
+    x, y = _check_examples(run, x, y)
+    whole = torch.cat([run.y, y])
+    run.network.head.check_targets(whole, run.network.n_outputs)
+    checks.warn_of_scale(x, whole, stacklevel=4)
+    run._check_network(stacklevel=5)
+    n, n_new = len(run.y), math.ceil(len(y) / run.config.batch_size)
+    order = torch.randperm(len(y), generator=run.schedule.generator(run.next_id)) + n
+    kept = [Kept(row, _places(rows)) for row, rows in enumerate(run.members)]
+    new_members = list(order.to(run.y.device).tensor_split(n_new))
+    new_ids = torch.arange(run.next_id, run.next_id + len(y))
+    run.x, run.y, run.ids = torch.cat([run.x, x]), whole, torch.cat([run.ids, new_ids])
+    run.next_id += len(y)
+    batch_ids = list(range(run.next_batch_id, run.next_batch_id + n_new))
+    run._rearrange(kept, [*run.members, *new_members], run.batch_ids + batch_ids)
+    run._note(Change(run.n_epochs, "added", len(y), len(run.y)))
+    return new_ids
+
+
+@torch.no_grad()
+def remove(run: Run, ids: Any) -> None:
+    """Take examples out of a run. See Trainer.remove."""
+    rows = find_rows(run, ids)
+    if len(rows) == len(run.y):
+        raise ValueError(
+            f"these are all {len(rows)} examples of the run, and a run without data has nothing to learn from; keep at "
+            "least one, or call network.reset(), which goes back to the prior"
+        )
+    if len(rows) == 0:
+        return
+    run._check_network(stacklevel=5)
+    stays = torch.ones(len(run.y), dtype=torch.bool, device=run.y.device)
+    stays[rows.to(stays.device)] = False
+    change = torch.zeros_like(run.sites.shift)
+    kept, members = [], []
+    new_row = stays.cumsum(0) - 1
+    for row, old in enumerate(run.members):
+        places = stays[old].nonzero()[:, 0]
+        if len(places) == 0:
+            change -= run.sites.said(row)
+            continue
+        if len(places) < len(old):
+            gone = (~stays[old]).nonzero()[:, 0]
+            x = examples.rows_on(run.network.device, run.x, old[gone].to(run.x.device))
+            slope = run.schedule.slope_of(row, gone, x, run.y[old[gone]]) if run._has_begun else None
+            change += run.sites.weaken(row, len(places) / len(old), slope)
+        kept.append(Kept(row, places))
+        members.append(new_row[old[places]])
+    run.x, run.y, run.ids = run.x[stays.to(run.x.device)], run.y[stays], run.ids[stays.cpu()]
+    run._rearrange(kept, members, [run.batch_ids[batch.row] for batch in kept])
+    if run._has_begun:
+        chosen = torch.randperm(len(run.y), generator=run.schedule.generator(run.n_epochs, len(run.y)))[:PROBE]
+        x = examples.rows_on(run.network.device, run.x, chosen.to(run.x.device))
+        run.schedule.absorb(change, x, run.y[chosen.to(run.y.device)])
+    run._note(Change(run.n_epochs, "removed", len(rows), len(run.y)))
+
+
+@torch.no_grad()
+def replace(run: Run, ids: Any, x: Any, y: Any) -> None:
+    """Give examples of a run new values. See Trainer.replace."""
+    rows = find_rows(run, ids)
+    if len(rows) == 0:
+        return
+    x, y = _check_examples(run, x, y)
+    if len(rows) != len(y):
+        raise ValueError(f"x and y must have one row per id: expected {len(rows)}, got {len(y)}")
+    whole = run.y.index_copy(0, rows.to(run.y.device), y)
+    run.network.head.check_targets(whole, run.network.n_outputs)
+    run._check_network(stacklevel=5)
+    is_new = torch.zeros(len(run.y), dtype=torch.bool, device=run.y.device)
+    is_new[rows.to(is_new.device)] = True
+    rows_of_x = rows.to(run.x.device)
+    if not torch.equal(run.x[rows_of_x], x):  # a mended label needs no copy of all inputs
+        run.x = run.x.index_copy(0, rows_of_x, x)
+    run.y = whole
+    kept = [Kept(row, _places(old).masked_fill(is_new[old], -1)) for row, old in enumerate(run.members)]
+    run._rearrange(kept, run.members, run.batch_ids)
+    run._note(Change(run.n_epochs, "replaced", len(rows), len(run.y)))
+
+
+def find_rows(run: Run, ids: Any) -> Tensor:
+    """Where in x and y the examples with these ids are, or a ValueError; on the CPU."""
+    found = checks.as_tensor(ids, "ids").cpu()
+    if found.numel() == 0:
+        return torch.zeros(0, dtype=torch.int64)
+    found = found[None] if found.ndim == 0 else found
+    if found.dtype == torch.bool:
+        raise ValueError("ids must be whole numbers, got a mask; trainer.ids[mask] are the ids that it marks")
+    if found.ndim != 1 or found.is_floating_point() or found.is_complex():
+        raise ValueError(
+            f"ids must be whole numbers, one per example, got {found.dtype} of shape {tuple(found.shape)}; "
+            "trainer.ids holds those of all examples, and add returns those of new ones"
+        )
+    found = found.long().contiguous()
+    known, counts = found.unique(return_counts=True)
+    if bool((counts > 1).any()):
+        raise ValueError(f"ids must name each example once, but {int(known[counts.argmax()])} is there more than once")
+    rows = torch.searchsorted(run.ids, found)  # they only ever grow
+    is_there = (rows < len(run.ids)) & (run.ids[rows.clamp_max(len(run.ids) - 1)] == found)
+    if not bool(is_there.all()):
+        missing = int(found[~is_there][0])
+        why = "it was removed before" if 0 <= missing < run.next_id else f"ids so far lie in 0 .. {run.next_id - 1}"
+        raise ValueError(f"there is no example with the id {missing} in this run: {why}; trainer.ids holds all")
+    return rows
+
+
+def _check_examples(run: Run, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """New examples as the run has its own, or a ValueError."""
+    network = run.network
+    x, y = examples.as_arrays(x, y)
+    x = checks.check_inputs(x, network.input_shape, network.dtype)
+    y = network.head.check_more_targets(y, network.n_outputs)
+    checks.check_lengths(x, y)
+    return x.to(run.x), y.to(run.y)
+
+
+def _places(rows: Tensor) -> Tensor:
+    return torch.arange(len(rows), device=rows.device)

@@ -1,0 +1,112 @@
+"""How much each training example has to say about what was learned, from the leverages of the joint belief."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesmp.belief import Belief
+from bayesmp.gaussian import Moments
+from bayesmp.leave_one_out import outputs_without, take_out
+from bayesmp.network import Network
+from bayesmp.settings import SETTINGS, Settings
+
+COLUMNS = ("distance", "loo_nll", "leverage")
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What leaving out single examples would change; one entry per example, on the CPU.
+
+    Attributes:
+        ids: which examples.
+        distance: how far the belief about all weights would move, squared, in its own units (Cook's distance).
+        loo_nll: surprise, -log p(y | x, all other data) in nats.
+        leverage: how much of its own outputs an example holds; over all examples, the degrees of freedom of the belief.
+    """
+
+    ids: Tensor
+    distance: Tensor
+    loo_nll: Tensor
+    leverage: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def top(self, n: int, by: str = "loo_nll") -> Tensor:
+        """The ids of the n examples with the largest `by`, the largest first."""
+        if by not in COLUMNS:
+            raise ValueError(f"by must be one of {COLUMNS}, got {by!r}")
+        values: Tensor = getattr(self, by)
+        return self.ids[values.argsort(descending=True, stable=True)[:n]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of a run.
+
+    Attributes:
+        id: of the batch; never used again, like the ids of examples.
+        rows: ids of its examples, (b,) int64 on the CPU.
+        influence: sum of its examples' `Influence.distance`; None before the run has a joint belief.
+    """
+
+    id: int
+    rows: Tensor
+    influence: float | None
+
+
+@torch.no_grad()
+def influence_of(
+    network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor, *, settings: Settings = SETTINGS
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(distance, loo_nll, leverage) of some of the training examples, (b,) each on the CPU.
+
+    Args:
+        network, belief: as trained on x and y.
+        x, y: all training data.
+        rows: which of them.
+
+    Note:
+        Where the belief is not exact, leverages add up to more than its degrees of freedom, and one factor for all puts
+        that right; variances without an example stay as those of predictions are (joint.py, which does the same).
+    """
+    head, log_weights = network.head, network.head_log_weights
+    share, limit = _share(network, belief, x, y, settings), settings.max_leverage[0 if belief.is_exact else 1]
+    found = []
+    for targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
+        taken = take_out(head, mean, share * covariance, noise, targets, log_weights, limit=limit)
+        left = outputs_without(mean, taken)
+        if not bool(noise.any()):
+            left = Moments(left.mean, left.var / share)
+        nll = head.nll(left, targets, log_weights)
+        found.append(torch.stack([taken.distance, nll, taken.leverage]).cpu())
+    distance, loo_nll, leverage = torch.cat(found, 1) if found else torch.zeros(3, 0)
+    return distance, loo_nll, leverage
+
+
+def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Settings) -> float:
+    """The factor that makes leverages add up to the degrees of freedom, from some of the data."""
+    if belief.is_exact:
+        return 1.0
+    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: settings.judged_examples]
+    leverage = 0.0
+    for targets, mean, covariance, _ in _outputs(network, belief, x, y, rows):
+        var = covariance.diagonal(dim1=1, dim2=2)
+        leverage += float(
+            (var * network.head.to_latent(Moments(mean, var), targets, network.head_log_weights).rho).sum()
+        )
+    return min(1.0, belief.degrees_of_freedom * len(rows) / (len(x) * max(leverage, 1e-30)))
+
+
+def _outputs(
+    network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Targets, means and covariances of the outputs, and what sweeps take for noise in them, in slices."""
+    for part in rows.split(network.rows_at_once(network.n_outputs)):
+        inputs = x[part.to(x.device)].to(network.device)
+        m_out, gradients, noise = network.gradients_and_noise(inputs)
+        yield y[part.to(y.device)], m_out.mean, belief.covariance(gradients).to(m_out.mean), noise

@@ -1,0 +1,111 @@
+r"""What the joint belief says with an example left out, and how far it would move, without training again.
+
+With C = J H^{-1} J^T the covariance of an example's outputs f, e the slope and Q the precision with which it speaks
+about them, taking the example out of the belief N(m, H^{-1}) gives outputs with
+
+    covariance W = (I - C Q)^{-1} C,   mean f - W e
+
+exact for the linearised network and Gaussian noise (there it is y - r / (1 - leverage)). The means of the weights move
+by -H^{-1} J^T a with a = (I - Q C)^{-1} e = e + Q W e, the error without the example's own hold on its outputs. In
+units of the posterior, that is the squared distance of Cook (1977), but for his division by the number of weights:
+
+    |change of m|^2 in H = a^T C a;   for one output C e^2 / (1 - leverage)^2
+
+The leverage of an example is tr(C Q); over all examples it adds up to the degrees of freedom of the belief. Where
+sweeps count the variance of activations as noise, an example's pull is weaker by 1 + rho noise, and e and Q are those
+of the sweeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesmp.arithmetic import eigh
+from bayesmp.gaussian import Moments
+from bayesmp.heads.base import Head
+
+
+@dataclass(frozen=True)
+class TakenOut:
+    """Examples of which each is taken out of a belief that has seen it.
+
+    Attributes:
+        covariance: C, with the example, (b, o, o).
+        without: W, without it.
+        slope, precision: e and the diagonal of Q, (b, o).
+        n_clipped: examples with a leverage that was cut to the limit.
+    """
+
+    covariance: Tensor
+    without: Tensor
+    slope: Tensor
+    precision: Tensor
+    n_clipped: int
+
+    @property
+    def shift(self) -> Tensor:
+        """What the mean outputs lose, W e, (b, o)."""
+        return (self.without @ self.slope[..., None])[..., 0]
+
+    @property
+    def leverage(self) -> Tensor:
+        """How much of its own outputs each example holds, tr(C Q), (b,)."""
+        return (self.covariance.diagonal(dim1=1, dim2=2) * self.precision).sum(1)
+
+    @property
+    def distance(self) -> Tensor:
+        """How far the means of all weights would move, squared, in H: a^T C a, (b,)."""
+        error = self.slope + self.precision * self.shift
+        return torch.einsum("bi,bij,bj->b", error, self.covariance, error).clamp_min(0.0)
+
+
+def take_out(
+    head: Head, mean: Tensor, covariance: Tensor, noise: Tensor, y: Tensor, log_weights: Tensor, *, limit: float
+) -> TakenOut:
+    """Each example taken out of a belief that has seen it; arguments as for `leave_out`."""
+    var = covariance.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
+    message = head.to_latent(Moments(mean, var), y, log_weights)
+    weaker = 1.0 + message.rho * noise
+    slope, precision = (message.tau - message.rho * mean) / weaker, message.rho / weaker
+    root, wide = precision.double().sqrt(), covariance.double()
+    values, vectors = _eigh(root[:, :, None] * wide * root[:, None, :])
+    n_clipped = int((values > limit).any(1).sum())
+    kept = values.clamp(0.0, limit)
+    # C + C R (I - R C R)^{-1} R C with R = Q^{1/2}: nothing is divided by a precision, which may be 0
+    cut = (kept / (1.0 - kept) - values) / values.clamp_min(limit).square()
+    gain = torch.where(values > limit, cut, 1.0 / (1.0 - kept))
+    across = (wide * root[:, None, :]) @ vectors
+    without = (wide + (across * gain[:, None, :]) @ across.transpose(1, 2)).to(mean)
+    return TakenOut(covariance, without, slope, precision, n_clipped)
+
+
+def leave_out(
+    head: Head, mean: Tensor, covariance: Tensor, noise: Tensor, y: Tensor, log_weights: Tensor, *, limit: float
+) -> tuple[Moments, int]:
+    """Outputs (b, o) as they would be had each example not been seen, and how many leverages were cut to the limit.
+
+    Args:
+        mean, covariance: of the outputs (b, o), (b, o, o), under a belief that has seen the example.
+        noise: what sweeps take for noise in the outputs, (b, o).
+        y: targets.
+        log_weights: belief about the head's constant.
+        limit: largest share of an output that its own example may hold; 1 would leave nothing when it is taken out.
+    """
+    taken = take_out(head, mean, covariance, noise, y, log_weights, limit=limit)
+    return outputs_without(mean, taken), taken.n_clipped
+
+
+def outputs_without(mean: Tensor, taken: TakenOut) -> Moments:
+    """Moments (b, o) of the outputs as they would be had each example not been seen."""
+    var = taken.without.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
+    return Moments(mean - taken.shift, var)
+
+
+def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of (b, k, k), of which single outputs need none."""
+    if matrices.shape[1] > 1:
+        return eigh(matrices)
+    return matrices[:, 0], torch.ones_like(matrices)

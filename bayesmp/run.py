@@ -1,0 +1,385 @@
+"""The state of a training run: data and their batches, sites, schedule, history; and how its joint belief is kept."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import warnings
+import weakref
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesmp import checks, examples, persistence
+from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
+from bayesmp.belief import MAX_RANK, Belief
+from bayesmp.history import Change, History
+from bayesmp.influence import Batch, Influence, influence_of
+from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
+from bayesmp.network import Network
+from bayesmp.schedules import Kept, check_schedule, make_schedule
+from bayesmp.settings import SETTINGS
+from bayesmp.sites import PLACES, Sites, StoragePlan, format_bytes, plan_storage
+
+LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
+INVARIANT_TOLERANCE = 1e-3  # relative; float32 sums over some hundred sites stay well inside it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Settings of a run; a misspelt name fails at once.
+
+    Attributes:
+        batch_size: examples that share a site, at most (batches are made equally large); the size of a parallel step.
+        schedule: "parallel" (whole batch as matrix products) or "sequential" (the paper's, one example at a time).
+        seed: decides which examples share a batch and the order of visits.
+        joint: whether the parallel schedule counts correlations between weights in the variance of their sums while it
+            trains; None: in networks of dense layers only (schedules/metric.py). Predictions are made with the joint
+            belief in any case.
+        site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
+        site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
+        data_store: "auto", "device" or "host": where the training inputs lie; from the host each batch is copied to
+            the GPU for its visit. "auto" keeps them on the device if there is room.
+        debug: check after each epoch that the posterior equals prior x sites.
+    """
+
+    batch_size: int = 128
+    schedule: str = "parallel"
+    seed: int = 0
+    joint: bool | None = None
+    site_store: str = "auto"
+    site_dtype: str | None = None
+    data_store: str = "auto"
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        checks.check_positive_int(self.batch_size, "batch_size")
+        check_schedule(self.schedule)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f"seed must be an int, got {self.seed!r}")
+        if self.joint not in (None, True, False):
+            raise ValueError(f"joint must be True, False or None (decide by the network), got {self.joint!r}")
+        if self.joint and self.schedule != "parallel":
+            raise ValueError("joint=True needs the parallel schedule; the sequential one has no shares of sums")
+        if self.site_store not in PLACES:
+            raise ValueError(f"site_store must be one of {PLACES}, got {self.site_store!r}")
+        if self.data_store not in examples.PLACES:
+            raise ValueError(f"data_store must be one of {examples.PLACES}, got {self.data_store!r}")
+
+
+class Run:
+    """A training run between two visits.
+
+    Attributes:
+        network, config, history: what is trained, how, and how it went.
+        x, y: the examples; tensors on the device or, for x, the host.
+        ids: which examples these are, row by row, (n,) int64 on the CPU: at first 0 .. n - 1. No id is used twice.
+        members: the rows of x and y that make up each batch.
+        batch_ids: which batches these are; no id of a batch is used twice, either.
+        sites, schedule: one message per batch, and how visits replace it.
+
+    Args:
+        network, x, y, config: as for Trainer.
+    """
+
+    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig) -> None:
+        x, y = examples.as_arrays(x, y)
+        network.take_shape(np.shape(x)[1:])
+        x = checks.check_inputs(x, network.input_shape, network.dtype)
+        self._flat_targets = np.ndim(y) == 1
+        y = network.head.check_targets(y, network.n_outputs)
+        self._flat_targets &= y.ndim == 2
+        checks.check_lengths(x, y)
+        checks.warn_of_scale(x, y, stacklevel=4)
+
+        self.network = network
+        self.config = config
+        self.history = History()
+        self.x = examples.place_inputs(x, network.device, network.dtype, config.data_store)
+        self.y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
+        self.ids = torch.arange(len(x))
+        self.next_id = len(x)
+        self._arrange(self._assign_batches(len(x)))
+        self._has_gradients = self._check_gradients()
+        self._refreshed_at = 0  # epoch
+        self._changed_at = 0  # epoch after which the data were changed
+        self._identified: tuple[Tensor, Tensor, dict[str, Any]] | None = None
+        self._influence: tuple[Belief, Influence] | None = None
+
+    def _arrange(self, members: list[Tensor], batch_ids: list[int] | None = None) -> None:
+        """Take these rows as batches, with sites and a schedule that have yet to be started."""
+        self.members = members
+        self.batch_ids = list(range(len(members))) if batch_ids is None else batch_ids
+        self.next_batch_id = max(self.batch_ids) + 1
+        self.sites = self._make_sites()
+        self.schedule = make_schedule(
+            self.config.schedule, self.network, self.sites, seed=self.config.seed, joint=self.config.joint
+        )
+
+    def _start(self) -> None:
+        """Every site as it is before its first visit."""
+        self.schedule.start(self.x, self.y, largest_batch=self._largest_batch)
+
+    def _begin(self) -> None:
+        """Take the network over, and start from its prior."""
+        network = self.network
+        if network.belief is not None:
+            warnings.warn(
+                "this network was trained before, and a new run starts from its prior: what it had learned is dropped. "
+                "To train on, keep the Trainer and call run() again; to start anew on purpose, call network.reset()",
+                stacklevel=3,
+            )
+        network.reset()
+        network.flat_targets = self._flat_targets
+        network.run = weakref.ref(self)
+        self._start()
+        self._last_mean = network.marginal.mean.clone()  # at the last refresh
+        self._tell_memory()
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs run so far."""
+        return len(self.history)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether a batch may have been visited."""
+        return self.history.stopped != ""
+
+    @property
+    def _largest_batch(self) -> int:
+        return max(len(rows) for rows in self.members)
+
+    def __repr__(self) -> str:
+        options = [f"{entry.name}={getattr(self.config, entry.name)!r}" for entry in fields(TrainConfig)]
+        defaults = [f"{entry.name}={entry.default!r}" for entry in fields(TrainConfig)]
+        chosen = "".join(f", {option}" for option, default in zip(options, defaults, strict=True) if option != default)
+        network = repr(self.network).split("\n")[0]
+        size = f"{len(self.x):,} examples in {len(self.members):,} batches"
+        return f"Trainer({network}, {size}, {self.n_epochs} epochs run{chosen})"
+
+    def _check_gradients(self) -> bool:
+        """Whether all layers can tell their gradients, without which there is no joint belief; the parallel schedule
+        needs them, and says so before anything is changed.
+        """
+        try:
+            with torch.no_grad():
+                self.network.gradients(self.x[:1].to(self.network.device))
+        except NotImplementedError as error:
+            if self.config.schedule == "parallel":
+                raise TypeError(str(error)) from None
+            return False
+        return True
+
+    def _check_network(self, *, stacklevel: int) -> None:
+        """Make sure that the network is still in the state this run left it in."""
+        network, sites = self.network, self.sites
+        if network.run is not None and network.run() is not self:
+            warnings.warn(
+                "another Trainer has taken this network over since; it goes back to what this run had learned",
+                stacklevel=stacklevel,
+            )
+            network.run = weakref.ref(self)
+        if (network.dtype, network.device) != (sites.dtype, sites.device):
+            raise ValueError(
+                f"this run is in {sites.dtype} on {sites.device}, its network now in {network.dtype} on "
+                f"{network.device}; move the network back, or start a new Trainer"
+            )
+        if not self.check_invariant() < INVARIANT_TOLERANCE:  # reset, trained by another run, or a visit interrupted
+            self.schedule.refresh()
+        network.head_log_weights.copy_(sites.head_posterior(self.schedule.head_prior))  # as training has it
+
+    # --- the joint belief --------------------------------------------------------------------------------------------
+
+    def _refresh_in_training(self, epoch: int) -> None:
+        """Refresh the belief from some of the data; from its leave-one-out outputs the head's constant is judged."""
+        network, schedule, started = self.network, self.schedule, time.perf_counter()
+        found = self._refresh(SETTINGS.refresh_examples, SETTINGS.refresh_rank, seed=1)  # the same examples each time
+        if found.constant is not None and not schedule.judges_constant:
+            schedule.hear_score(found.scores["nll"])
+            schedule.hear_constant(found.constant)
+        marginal = network.marginal
+        moved = ((marginal.mean - self._last_mean).square() * marginal.rho).mean().sqrt()
+        self._last_mean.copy_(marginal.mean)
+        self._refreshed_at = epoch
+        clipped = found.n_clipped / len(found.outputs)
+        loo = {**found.scores, "clipped": clipped, "moved": float(moved)}
+        self._add_to_record(loo, time.perf_counter() - started)
+
+    def _finish(self) -> None:
+        """Believe anew at the end of a run."""
+        started = time.perf_counter()
+        if not self.history.records or not self._has_gradients:
+            return
+        found = self._believe()
+        self._add_to_record(self.history[-1].loo or found.scores, time.perf_counter() - started)
+
+    @torch.no_grad()
+    def _believe(self) -> Refreshed:
+        """The belief that the network predicts with, and the constant that belongs to it; training is not touched."""
+        network, schedule = self.network, self.schedule
+        found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0, keeps_belief=True)
+        if found.constant is not None and not schedule.judges_constant:
+            total = schedule.head_prior.to(found.constant) + found.constant
+            network.head_log_weights = (total - total.max()).to(network.head_log_weights)
+        return found
+
+    def _believe_later(self) -> None:
+        """Have the belief made anew when it is next asked for."""
+
+        def renew() -> None:
+            with fast_arithmetic(self.network.device):
+                self._believe()
+
+        self.network.renew_belief_with(renew)
+
+    def _add_to_record(self, loo: dict[str, float], seconds: float) -> None:
+        """Put what a refresh found, and the time it took, into the last epoch's record."""
+        last = self.history[-1]
+        self.history.records[-1] = replace(last, loo=loo, seconds=last.seconds + seconds)
+
+    def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
+        network = self.network
+        n_products = products_per_pass(network, len(self.x), max_examples=max_examples, max_rank=max_rank)
+        with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
+            found = refresh(
+                network,
+                self.x,
+                self.y,
+                network.head_log_weights,
+                self.schedule.head_prior,
+                max_examples=max_examples,
+                max_rank=max_rank,
+                seed=seed,
+            )
+            if keeps_belief:
+                network.belief = found.belief
+        return found
+
+    def _influence_of(self, rows: Tensor) -> Influence:
+        """What leaving out single ones of these examples would change."""
+        network = self.network
+        if (belief := network.belief) is None:
+            why = "run() makes it" if self._has_gradients else "a layer without gradient() does not allow one"
+            raise ValueError(f"influence is judged by the joint belief, and this run has none: {why}")
+        n_products = network.n_outputs * belief.rank**2
+        with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
+            return Influence(self.ids[rows], *influence_of(network, belief, self.x, self.y, rows))
+
+    def _influence_of_all(self) -> Influence:
+        """The same for all examples, in their order; found once for each belief."""
+        belief = self.network.belief
+        if self._influence is None or belief is None or self._influence[0] is not belief:
+            found = self._influence_of(torch.arange(len(self.x)))
+            assert belief is not None
+            self._influence = belief, found
+        return self._influence[1]
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The batches of the run, with the ids of their examples and, from the first refresh of the joint belief on,
+        their influence; the first look after a refresh takes a pass over the data.
+        """
+        rows = [members.cpu() for members in self.members]
+        influences: list[float | None] = [None] * len(rows)
+        if self.network.belief is not None:
+            distance = self._influence_of_all().distance.double()
+            influences = [float(distance[part].sum()) for part in rows]
+        parts = zip(self.batch_ids, rows, influences, strict=True)
+        return tuple(Batch(batch_id, self.ids[part], influence) for batch_id, part, influence in parts)
+
+    # --- other data --------------------------------------------------------------------------------------------------
+
+    def _rearrange(self, kept: list[Kept], members: list[Tensor], batch_ids: list[int]) -> None:
+        """Take these rows as batches: those kept in this order, then new ones. Until training has begun, no batch has
+        said anything of its own yet, and all start anew.
+        """
+        self.members = members
+        self.batch_ids = batch_ids
+        self.next_batch_id = max(self.next_batch_id, *(k + 1 for k in batch_ids))
+        self._rows = torch.arange(len(members), device=self.network.device)
+        rows = [batch.row for batch in kept]
+        if len(rows) < len(members) or rows != list(range(len(self.sites))):
+            self.sites.rearrange(rows, len(members) - len(rows), self._plan_sites(len(members)))
+        else:
+            self.sites.recount()
+        n_new = len(members) - len(kept)
+        self.schedule.rearrange(kept, n_new, self.x, self.y, largest_batch=self._largest_batch)
+        if not self._has_begun:
+            self._start()
+            self._last_mean.copy_(self.network.marginal.mean)
+
+    def _note(self, change: Change) -> None:
+        """A change of the data is done: scores begin anew, and so does the belief, if there is one."""
+        self.history.changes.append(change)
+        self._changed_at = self._refreshed_at = self.n_epochs
+        if self.network.has_belief:
+            self._believe_later()
+
+    def _identify_data(self) -> dict[str, Any]:
+        """What tells these data from others; found once, because it reads all of them."""
+        if self._identified is None or self._identified[0] is not self.x or self._identified[1] is not self.y:
+            self._identified = (self.x, self.y, {"x": _identify(self.x), "y": _identify(self.y)})
+        return self._identified[2]
+
+    def _state(self) -> dict[str, Tensor]:
+        """The tensors of a run that a loaded one is filled with."""
+        found = {f"sites.{name}": part for name, part in self.sites.state().items()}
+        found["last_mean"] = self._last_mean
+        return found | {f"schedule.{name}": part for name, part in self.schedule.state().items()}
+
+    def check_invariant(self) -> float:
+        """Largest relative distance between the running marginal and prior x all sites; ~0 but for rounding."""
+        self.sites.recount()
+        exact = self.sites.posterior(self.network.prior)
+        scale_tau = exact.rho.sqrt() + exact.tau.abs()
+        gap_tau = ((self.network.marginal.tau - exact.tau).abs() / scale_tau).max()
+        gap_rho = ((self.network.marginal.rho - exact.rho).abs() / exact.rho).max()
+        return float(torch.maximum(gap_tau, gap_rho))
+
+    def _assign_batches(self, n: int) -> list[Tensor]:
+        """Rows of each batch: a random partition that never changes, because a site belongs to its rows.
+
+        Sizes differ by one at most: a rest of a few rows would say as much about the curvature as all others.
+        """
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.config.seed))
+        return list(order.to(self.network.device).tensor_split(math.ceil(n / self.config.batch_size)))
+
+    def _tell_memory(self) -> None:
+        """Say what a large run keeps, before it starts: sites, and the schedule's state beside them."""
+        beside = sum(part.nbytes for part in self.schedule.state().values())
+        beside += memory_plan(self.network, len(self.x)).n_bytes
+        if self.sites.plan.n_bytes + beside > LARGE_STORE:
+            size = f"{len(self.members)} batches x {self.network.n_weights:,} weights"
+            print(f"bayesmp: {self.sites.plan} ({size}), {format_bytes(beside)} beside them", file=sys.stderr)
+
+    def _plan_sites(self, n_sites: int) -> StoragePlan:
+        network, config = self.network, self.config
+        return plan_storage(
+            n_sites,
+            network.n_weights,
+            dtype=network.dtype,
+            device=network.device,
+            place=config.site_store,
+            site_dtype=config.site_dtype,
+        )
+
+    def _make_sites(self) -> Sites:
+        network = self.network
+        self._rows = torch.arange(len(self.members), device=network.device)
+        return Sites(
+            len(self.members),
+            network.n_weights,
+            len(network.head.grid),
+            plan=self._plan_sites(len(self.members)),
+            dtype=network.dtype,
+            device=network.device,
+        )
+
+
+def _identify(part: Tensor) -> dict[str, Any]:
+    return {"shape": list(part.shape), "fingerprint": persistence.fingerprint(part)}
