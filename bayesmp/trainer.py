@@ -33,6 +33,9 @@ MAX_EPOCHS = 1000  # of a run that stops by itself
 class Trainer(Run):
     """A training run that can go on: the data, one site per batch, the network, the history so far.
 
+    `trainer.x`, `trainer.y` and `trainer.ids` are its examples, row by row, and which ones these are; `add`, `remove` and
+    `replace` change them.
+
     Args:
         network: its marginal becomes the posterior; it starts from its prior.
         x, y: training data, tensors or arrays; or a torch Dataset (or DataLoader) of pairs as x alone.

@@ -105,7 +105,7 @@ class Changes(RuleBasedStateMachine):
 
 TestChanges = Changes.TestCase
 TestChanges.settings = settings(
-    max_examples=25,
+    max_examples=20,
     stateful_step_count=12,
     deadline=None,
     derandomize=True,
