@@ -33,8 +33,8 @@ MAX_EPOCHS = 1000  # of a run that stops by itself
 class Trainer(Run):
     """A training run that can go on: the data, one site per batch, the network, the history so far.
 
-    `trainer.x`, `trainer.y` and `trainer.ids` are its examples, row by row, and which ones these are; `add`, `remove` and
-    `replace` change them.
+    `trainer.x`, `trainer.y` and `trainer.ids` are its examples, row by row, and which ones these are; `add`, `remove`
+    and `replace` change them.
 
     Args:
         network: its marginal becomes the posterior; it starts from its prior.
