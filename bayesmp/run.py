@@ -294,21 +294,22 @@ class Run:
 
     # --- other data --------------------------------------------------------------------------------------------------
 
-    def _rearrange(self, kept: list[Kept], members: list[Tensor], batch_ids: list[int]) -> None:
-        """Take these rows as batches: those kept in this order, then new ones. Until training has begun, no batch has
-        said anything of its own yet, and all start anew.
+    def _rearrange(
+        self, x: Tensor, y: Tensor, ids: Tensor, kept: list[Kept], members: list[Tensor], batch_ids: list[int]
+    ) -> None:
+        """Take these examples, and these rows of them as batches: those kept in this order, then new ones. Until
+        training has begun, no batch has said anything of its own yet, and all start anew. Nothing changes if there is
+        no room.
         """
-        self.members = members
-        self.batch_ids = batch_ids
+        rows, n_new = [batch.row for batch in kept], len(members) - len(kept)
+        if n_new > 0 or len(rows) < len(self.sites):
+            self.sites.rearrange(rows, n_new, self._plan_sites(len(members)))
+        self.x, self.y, self.ids = x, y, ids
+        self.members, self.batch_ids = members, batch_ids
+        self.next_id = max(self.next_id, int(ids[-1]) + 1)
         self.next_batch_id = max(self.next_batch_id, *(k + 1 for k in batch_ids))
         self._rows = torch.arange(len(members), device=self.network.device)
-        rows = [batch.row for batch in kept]
-        if len(rows) < len(members) or rows != list(range(len(self.sites))):
-            self.sites.rearrange(rows, len(members) - len(rows), self._plan_sites(len(members)))
-        else:
-            self.sites.recount()
-        n_new = len(members) - len(kept)
-        self.schedule.rearrange(kept, n_new, self.y, largest_batch=self._largest_batch)
+        self.schedule.rearrange(kept, n_new, y, largest_batch=self._largest_batch)
         if not self._has_begun:
             self._start()
             self._last_mean.copy_(self.network.marginal.mean)

@@ -451,6 +451,23 @@ def test_bad_input_is_refused_and_nothing_changes(labelled, name):
     assert labelled.history.changes == notes
 
 
+@pytest.mark.parametrize("act", [lambda t: t.add(X[40:], Y[40:]), lambda t: t.remove([0, *t.batches[1].rows.tolist()])])
+def test_nothing_changes_where_there_is_no_room(monkeypatch, act):
+    trainer = regression_run(site_store="disk")
+    sites, marginal, n_batches = sites_of(trainer), trainer.network.marginal.map(torch.clone), len(trainer.members)
+    trainer.batches  # noqa: B018 - the influence is found before the disk is full
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10}))
+    with pytest.raises(ValueError, match="do not fit"):
+        act(trainer)
+    assert_same_sites(sites_of(trainer), sites)
+    assert len(trainer.members) == n_batches and len(trainer.y) == len(trainer.ids) == 40
+    assert torch.equal(trainer.network.marginal.tau, marginal.tau) and trainer.check_invariant() < 1e-12
+    monkeypatch.undo()
+    act(trainer)
+    trainer.run(1)
+    assert trainer.check_invariant() < 1e-12
+
+
 def test_nothing_to_remove_is_no_error(labelled):
     notes = list(labelled.history.changes)
     labelled.remove([])
