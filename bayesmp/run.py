@@ -84,17 +84,20 @@ class Run:
 
     Args:
         network, x, y, config: as for Trainer.
+        is_new: False if these data were accepted before; few that are left of them may look unscaled.
     """
 
-    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig) -> None:
+    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig, *, is_new: bool = True) -> None:
         x, y = examples.as_arrays(x, y)
         network.take_shape(np.shape(x)[1:])
         x = checks.check_inputs(x, network.input_shape, network.dtype)
         self._flat_targets = np.ndim(y) == 1
-        y = network.head.check_targets(y, network.n_outputs)
+        check = network.head.check_targets if is_new else network.head.check_more_targets
+        y = check(y, network.n_outputs)
         self._flat_targets &= y.ndim == 2
         checks.check_lengths(x, y)
-        checks.warn_of_scale(x, y, stacklevel=4)
+        if is_new:
+            checks.warn_of_scale(x, y, stacklevel=4)
 
         self.network = network
         self.config = config

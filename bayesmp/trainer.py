@@ -73,6 +73,15 @@ class Trainer(Run):
             self.checkpoints.make_folder()
         self._begin()
 
+    @classmethod
+    def _with_known(cls, network: Network, x: Any, y: Any, config: TrainConfig) -> Trainer:
+        """A run on data that were accepted before, to be filled; no checks of their scale."""
+        trainer = cls.__new__(cls)
+        trainer.checkpoints = None
+        Run.__init__(trainer, network, x, y, config, is_new=False)
+        trainer._begin()
+        return trainer
+
     def run(self, epochs: int | str = "auto", *, max_epochs: int = MAX_EPOCHS, progress: bool | None = None) -> History:
         """Train on; each epoch visits every batch once, in a new random order.
 
@@ -265,7 +274,7 @@ class Trainer(Run):
         with persistence.opened(path, kinds=("run",)) as file:
             network = from_file(file, classes).to(run_files.find_device(device, file))
             network.reset()
-            trainer = cls(network, x, y, run_files.config_of(file))
+            trainer = cls._with_known(network, x, y, run_files.config_of(file))
             trainer._take(file)
         return trainer
 
