@@ -35,10 +35,9 @@ def add(run: Run, x: Any, y: Any) -> Tensor:
     kept = [Kept(row, _places(rows)) for row, rows in enumerate(run.members)]
     new_members = list(order.to(run.y.device).tensor_split(n_new))
     new_ids = torch.arange(run.next_id, run.next_id + len(y))
-    run.x, run.y, run.ids = torch.cat([run.x, x]), whole, torch.cat([run.ids, new_ids])
-    run.next_id += len(y)
-    batch_ids = list(range(run.next_batch_id, run.next_batch_id + n_new))
-    run._rearrange(kept, [*run.members, *new_members], run.batch_ids + batch_ids)
+    ids, x = torch.cat([run.ids, new_ids]), torch.cat([run.x, x])
+    batch_ids = [*run.batch_ids, *range(run.next_batch_id, run.next_batch_id + n_new)]
+    run._rearrange(x, whole, ids, kept, [*run.members, *new_members], batch_ids)
     run._note(Change(run.n_epochs, "added", len(y), len(run.y)))
     return new_ids
 
@@ -57,27 +56,29 @@ def remove(run: Run, ids: Any) -> None:
     run._check_network(stacklevel=5)
     stays = torch.ones(len(run.y), dtype=torch.bool, device=run.y.device)
     stays[rows.to(stays.device)] = False
-    change = torch.zeros_like(run.sites.shift)
-    kept, members = [], []
     new_row = stays.cumsum(0) - 1
+    change = torch.zeros_like(run.sites.shift)
+    kept: list[Kept] = []
+    members: list[Tensor] = []
+    weaker: list[tuple[int, float, Tensor | None]] = []  # new row, share that stays, slope that goes
     for row, old in enumerate(run.members):
-        places = stays[old].nonzero()[:, 0]
+        places, gone = (part.nonzero()[:, 0] for part in (stays[old], ~stays[old]))
         if len(places) == 0:
             change -= run.sites.said(row)
             continue
-        if len(places) < len(old):
-            gone = (~stays[old]).nonzero()[:, 0]
+        if len(gone) > 0 and run._has_begun:
             x = examples.rows_on(run.network.device, run.x, old[gone].to(run.x.device))
-            slope = run.schedule.slope_of(row, gone, x, run.y[old[gone]]) if run._has_begun else None
-            change += run.sites.weaken(row, len(places) / len(old), slope)
+            slope = run.schedule.slope_of(row, gone, x, run.y[old[gone]])
+            weaker.append((len(kept), len(places) / len(old), slope))
         kept.append(Kept(row, places))
         members.append(new_row[old[places]])
-    run.x, run.y, run.ids = run.x[stays.to(run.x.device)], run.y[stays], run.ids[stays.cpu()]
-    run._rearrange(kept, members, [run.batch_ids[batch.row] for batch in kept])
+    batch_ids = [run.batch_ids[batch.row] for batch in kept]
+    run._rearrange(run.x[stays.to(run.x.device)], run.y[stays], run.ids[stays.cpu()], kept, members, batch_ids)
     if run._has_begun:
-        chosen = torch.randperm(len(run.y), generator=run.schedule.generator(run.n_epochs, len(run.y)))[:PROBE]
-        x = examples.rows_on(run.network.device, run.x, chosen.to(run.x.device))
-        run.schedule.absorb(change, x, run.y[chosen.to(run.y.device)])
+        for row, share, slope in weaker:
+            change += run.sites.weaken(row, share, slope)
+        run.sites.recount()
+        run.schedule.absorb(change, *_probe(run))
     run._note(Change(run.n_epochs, "removed", len(rows), len(run.y)))
 
 
@@ -95,12 +96,11 @@ def replace(run: Run, ids: Any, x: Any, y: Any) -> None:
     run._check_network(stacklevel=5)
     is_new = torch.zeros(len(run.y), dtype=torch.bool, device=run.y.device)
     is_new[rows.to(is_new.device)] = True
-    rows_of_x = rows.to(run.x.device)
-    if not torch.equal(run.x[rows_of_x], x):  # a mended label needs no copy of all inputs
-        run.x = run.x.index_copy(0, rows_of_x, x)
-    run.y = whole
+    rows_of_x, inputs = rows.to(run.x.device), run.x
+    if not torch.equal(inputs[rows_of_x], x):  # a mended label needs no copy of all inputs
+        inputs = inputs.index_copy(0, rows_of_x, x)
     kept = [Kept(row, _places(old).masked_fill(is_new[old], -1)) for row, old in enumerate(run.members)]
-    run._rearrange(kept, run.members, run.batch_ids)
+    run._rearrange(inputs, whole, run.ids, kept, run.members, run.batch_ids)
     run._note(Change(run.n_epochs, "replaced", len(rows), len(run.y)))
 
 
@@ -138,6 +138,13 @@ def _check_examples(run: Run, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     y = network.head.check_more_targets(y, network.n_outputs)
     checks.check_lengths(x, y)
     return x.to(run.x), y.to(run.y)
+
+
+def _probe(run: Run) -> tuple[Tensor, Tensor]:
+    """Some of the examples that there are now."""
+    chosen = torch.randperm(len(run.y), generator=run.schedule.generator(run.n_epochs, len(run.y)))[:PROBE]
+    x = examples.rows_on(run.network.device, run.x, chosen.to(run.x.device))
+    return x, run.y[chosen.to(run.y.device)]
 
 
 def _places(rows: Tensor) -> Tensor:

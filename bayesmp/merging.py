@@ -44,7 +44,7 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     network = copy.deepcopy(first.network)
     network.reset()
     x, y = torch.cat([run.x for run in runs]), torch.cat([run.y for run in runs])
-    merged = Trainer(network, x, y, first.config)
+    merged = Trainer._with_known(network, x, y, first.config)
     network.flat_targets = merged._flat_targets = first.network.flat_targets
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
     merged._arrange([rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members])

@@ -84,17 +84,20 @@ class Run:
 
     Args:
         network, x, y, config: as for Trainer.
+        is_new: False if these data were accepted before; few that are left of them may look unscaled.
     """
 
-    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig) -> None:
+    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig, *, is_new: bool = True) -> None:
         x, y = examples.as_arrays(x, y)
         network.take_shape(np.shape(x)[1:])
         x = checks.check_inputs(x, network.input_shape, network.dtype)
         self._flat_targets = np.ndim(y) == 1
-        y = network.head.check_targets(y, network.n_outputs)
+        check = network.head.check_targets if is_new else network.head.check_more_targets
+        y = check(y, network.n_outputs)
         self._flat_targets &= y.ndim == 2
         checks.check_lengths(x, y)
-        checks.warn_of_scale(x, y, stacklevel=4)
+        if is_new:
+            checks.warn_of_scale(x, y, stacklevel=4)
 
         self.network = network
         self.config = config
@@ -294,27 +297,30 @@ class Run:
 
     # --- other data --------------------------------------------------------------------------------------------------
 
-    def _rearrange(self, kept: list[Kept], members: list[Tensor], batch_ids: list[int]) -> None:
-        """Take these rows as batches: those kept in this order, then new ones. Until training has begun, no batch has
-        said anything of its own yet, and all start anew.
+    def _rearrange(
+        self, x: Tensor, y: Tensor, ids: Tensor, kept: list[Kept], members: list[Tensor], batch_ids: list[int]
+    ) -> None:
+        """Take these examples, and these rows of them as batches: those kept in this order, then new ones. Until
+        training has begun, no batch has said anything of its own yet, and all start anew. Nothing changes if there is
+        no room.
         """
-        self.members = members
-        self.batch_ids = batch_ids
+        rows, n_new = [batch.row for batch in kept], len(members) - len(kept)
+        if n_new > 0 or len(rows) < len(self.sites):
+            self.sites.rearrange(rows, n_new, self._plan_sites(len(members)))
+        self.x, self.y, self.ids = x, y, ids
+        self.members, self.batch_ids = members, batch_ids
+        self.next_id = max(self.next_id, int(ids[-1]) + 1)
         self.next_batch_id = max(self.next_batch_id, *(k + 1 for k in batch_ids))
         self._rows = torch.arange(len(members), device=self.network.device)
-        rows = [batch.row for batch in kept]
-        if len(rows) < len(members) or rows != list(range(len(self.sites))):
-            self.sites.rearrange(rows, len(members) - len(rows), self._plan_sites(len(members)))
-        else:
-            self.sites.recount()
-        n_new = len(members) - len(kept)
-        self.schedule.rearrange(kept, n_new, self.x, self.y, largest_batch=self._largest_batch)
+        self.schedule.rearrange(kept, n_new, x, y, largest_batch=self._largest_batch)
         if not self._has_begun:
             self._start()
             self._last_mean.copy_(self.network.marginal.mean)
 
     def _note(self, change: Change) -> None:
         """A change of the data is done: scores begin anew, and so does the belief, if there is one."""
+        if not self.check_invariant() < INVARIANT_TOLERANCE:  # a store of few digits has rounded -shift
+            self.schedule.refresh()
         self.history.changes.append(change)
         self._changed_at = self._refreshed_at = self.n_epochs
         if self.network.has_belief:

@@ -33,6 +33,9 @@ MAX_EPOCHS = 1000  # of a run that stops by itself
 class Trainer(Run):
     """A training run that can go on: the data, one site per batch, the network, the history so far.
 
+    `trainer.x`, `trainer.y` and `trainer.ids` are its examples, row by row, and which ones these are; `add`, `remove`
+    and `replace` change them.
+
     Args:
         network: its marginal becomes the posterior; it starts from its prior.
         x, y: training data, tensors or arrays; or a torch Dataset (or DataLoader) of pairs as x alone.
@@ -69,6 +72,15 @@ class Trainer(Run):
         if self.checkpoints is not None:
             self.checkpoints.make_folder()
         self._begin()
+
+    @classmethod
+    def _with_known(cls, network: Network, x: Any, y: Any, config: TrainConfig) -> Trainer:
+        """A run on data that were accepted before, to be filled; no checks of their scale."""
+        trainer = cls.__new__(cls)
+        trainer.checkpoints = None
+        Run.__init__(trainer, network, x, y, config, is_new=False)
+        trainer._begin()
+        return trainer
 
     def run(self, epochs: int | str = "auto", *, max_epochs: int = MAX_EPOCHS, progress: bool | None = None) -> History:
         """Train on; each epoch visits every batch once, in a new random order.
@@ -262,7 +274,7 @@ class Trainer(Run):
         with persistence.opened(path, kinds=("run",)) as file:
             network = from_file(file, classes).to(run_files.find_device(device, file))
             network.reset()
-            trainer = cls(network, x, y, run_files.config_of(file))
+            trainer = cls._with_known(network, x, y, run_files.config_of(file))
             trainer._take(file)
         return trainer
 
