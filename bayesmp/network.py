@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 import weakref
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from bayesmp import checks, persistence
 from bayesmp.arithmetic import few_threads
-from bayesmp.belief import Belief, Layout
+from bayesmp.belief import Belief, Layout, Past
 from bayesmp.belief import from_state as belief_from_state
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.graph import Graph
@@ -30,6 +31,7 @@ PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest
 # about 80 bytes at work in float32
 LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief", "flat_targets")  # training changes them
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
+PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
 FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
 INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
@@ -57,6 +59,8 @@ class Network(Generic[P]):
     number per layer, how much of the variance of its sums is left when the correlations between its weights are
     counted in sweeps (schedules/metric.py); and `belief`, the joint belief about all weights that predictions are made
     with (belief/), None before the first training; and `flat_targets`, whether targets came as (n,), not (n, 1).
+
+    `past` is what data of the past say beside the prior, in a network that `as_prior` made, else None.
 
     Args:
         layers: in order, e.g. [Linear(1, 16), LeakyReLU(), Linear(16, 1)].
@@ -93,11 +97,13 @@ class Network(Generic[P]):
         self.graph = Graph(self.layers)
         belief, start, self.spread = self._draw_prior()
         self.marginal = belief.map(lambda part: part.float())
+        self.past: Past | None = None
+        self._yesterday: dict[str, Any] | None = None  # what was learned of the past, and can be gone back to
         self.prior = belief
         self.start = start
         self.sum_share = torch.ones(len(self.layers))
         self.regime = MOMENTS
-        self.belief: Belief | None = None
+        self.belief = None
         self.flat_targets = False
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
         self.head_log_weights = head.prior_log_weights().float()
@@ -110,7 +116,8 @@ class Network(Generic[P]):
 
         A prior that is assigned is kept in float64, too, so that a later change of dtype starts from the full
         precision and a saved network has the same prior in any dtype. Assign it; changes in place would be lost.
-        Training then starts at its means; assign `start` for other ones.
+        Training then starts at its means; assign `start` for other ones. A prior that is assigned takes the place of
+        the past (`as_prior`), too.
         """
         return self._prior
 
@@ -119,11 +126,12 @@ class Network(Generic[P]):
         if hasattr(self, "_prior") and belief is self.marginal:
             raise ValueError(
                 "net.prior = net.marginal would take what was learned as the prior but drop all correlations between "
-                "weights, which makes it far too sure; train on old and new data together instead"
+                "weights, which makes it far too sure; net.as_prior() keeps them, or train on old and new data together"
             )
         self._exact_prior = belief.map(lambda part: part.to(device="cpu", dtype=torch.float64, copy=True))
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
         self.start = self._exact_prior.mean
+        self.past = self._yesterday = None
 
     @property
     def exact_prior(self) -> Gaussian:
@@ -135,6 +143,21 @@ class Network(Generic[P]):
         """Whether the marginal is another than the prior."""
         prior, marginal = self.prior, self.marginal
         return not (torch.equal(prior.tau, marginal.tau) and torch.equal(prior.rho, marginal.rho))
+
+    @property
+    def belief(self) -> Belief | None:
+        """The joint belief about all weights, at the means that they had when it was assigned."""
+        return self._belief
+
+    @belief.setter
+    def belief(self, belief: Belief | None) -> None:
+        self._belief = belief
+        self._belief_mean = None if belief is None else self.marginal.mean
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has a joint belief, and that is not just the one it took over as its prior."""
+        return self.belief is not None and (self._yesterday is None or self.belief is not self._yesterday["belief"])
 
     @property
     def device(self) -> torch.device:
@@ -170,7 +193,12 @@ class Network(Generic[P]):
             self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
         self.sum_share = self.sum_share.to(device=device, dtype=dtype)
+        is_trained = self.is_trained
         self.belief = None if self.belief is None else self.belief.to(device, dtype)
+        if self._yesterday is not None:
+            self._remember(_moved(self._yesterday, device, dtype))
+            if self.belief is not None and not is_trained:
+                self.belief = self._yesterday["belief"]
         return self
 
     def take_shape(self, shape: Sequence[int]) -> None:
@@ -192,9 +220,12 @@ class Network(Generic[P]):
         return self.to("cpu")
 
     def reset(self) -> None:
-        """Forget all data: the marginal becomes the prior again."""
+        """Forget all data but those of the past: the marginal becomes the prior again."""
+        if self._yesterday is not None:
+            self.learn(_copied(self._yesterday))
+            return
         self.marginal = self.prior.map(torch.clone)
-        self.head_log_weights = self.head.prior_log_weights().to(self.head_log_weights)
+        self.head_log_weights = self.head_prior.to(self.head_log_weights)
         self.sum_share = torch.ones_like(self.sum_share)
         self.regime = MOMENTS
         self.belief = None
@@ -211,6 +242,97 @@ class Network(Generic[P]):
         """Take what a network of the same layers and head has learned."""
         for name in LEARNED:
             setattr(self, name, learned[name])
+
+    # --- the past ----------------------------------------------------------------------------------------------------
+
+    def as_prior(self) -> Network[P]:
+        r"""A new network whose prior is what this one has learned, with all correlations: the joint belief.
+
+        Train it on new data alone (`bayesmp.fit`, `Trainer`; the parallel schedule); nothing of the old data is needed.
+        Until then it predicts as this one does. With N(m_0, H^{-1}) the belief, H = D + K is split into a precision per
+        weight, the new network's `prior` around m_0, and `past`, which is K. What was learned about the head's constant
+        is its prior, too. `reset` goes back to here, and what the new network learns can be the prior of the next.
+
+        The belief is about the network linearised around m_0: as long as new data move the outputs for old inputs by
+        little, it is as if old and new data were trained on together (exactly so for a linear network with known
+        noise). Where they must move far it holds them only as well as the tangent does. In large networks, whose
+        belief is over anchors (belief/), old and new data share these, as there are rows behind them.
+
+        Only new data belong to it: data that this network has seen already would be counted twice, and nothing here
+        can tell.
+        """
+        if self.belief is None:
+            raise ValueError(
+                "this network has no joint belief that could be a prior: train it first (bayesmp.fit), or let an "
+                "interrupted run end (Trainer.run); a network that has seen nothing is its own prior"
+            )
+        self._check_belief(self.belief)
+        new = copy.copy(self)
+        new.learn(_copied(self.learned()))
+        variances, _ = self.belief.as_past()
+        var = self._from_matrices([part.double() for part in variances])
+        new.prior = Gaussian.from_moments(self.marginal.mean.double(), var)
+        new._remember(self.learned())
+        return new
+
+    def _check_belief(self, belief: Belief) -> None:
+        """Raise if the belief is not about these means and this prior."""
+        if self._belief_mean is None or not torch.equal(self._belief_mean, self.marginal.mean):
+            raise ValueError(
+                "the joint belief is about other means than the network has now: they were changed after training "
+                "(net.marginal); train it again, or call as_prior() before"
+            )
+        if not all(
+            torch.allclose(own.double(), var.double(), rtol=1e-5, atol=0.0)
+            for own, var in zip(belief.prior_vars, self.layout.prior_vars, strict=True)
+        ):
+            raise ValueError(
+                "the joint belief was made with another prior than the network has now: net.prior was assigned after "
+                "training; train it again, or call as_prior() before"
+            )
+
+    def _remember(self, learned: dict[str, Any]) -> None:
+        """Let what was learned of the past, around the prior's means, hold beside the prior."""
+        self._yesterday = _copied(learned)
+        self.past = learned["belief"].as_past()[1]
+        self._past_rho = self._from_matrices(self.past.precisions).to(self.prior.rho)
+
+    @property
+    def head_prior(self) -> Tensor:
+        """Log-prior over the grid of the head's constant: the head's own, or what the past says."""
+        return self.head.prior_log_weights() if self._yesterday is None else self._yesterday["head_log_weights"]
+
+    def prior_at(self, mean: Tensor) -> Gaussian:
+        """What prior and past say about each weight at these means: D and K as one message, in float64.
+
+        Its slope at `mean` is that of N(m_0, (D + K)^{-1}); its precision D + diag K.
+        """
+        prior = self.prior.map(torch.Tensor.double)
+        if self.past is None:
+            return prior
+        change = mean.double() - self._exact_prior.mean.to(mean.device)
+        rho = self._past_rho.double()
+        return Gaussian(prior.tau + rho * mean.double() - self._past_pull(change), prior.rho + rho)
+
+    def prior_pull(self, change: Tensor) -> Tensor:
+        """D + K applied to a change of all weights: by how much prior and past then pull back."""
+        pull = self.prior.rho * change
+        return pull if self.past is None else pull + self._past_pull(change)
+
+    def _past_pull(self, change: Tensor) -> Tensor:
+        assert self.past is not None
+        parts = self.unpack(change)
+        matrices = [node.layer.to_matrix(parts[node.index]) for node in self.graph.weight_nodes]
+        return self._from_matrices(self.past.pull(matrices))
+
+    def _from_matrices(self, matrices: Sequence[Tensor]) -> Tensor:
+        """The flat vector of one matrix (o, i) per layer with weights."""
+        tensors: list[dict[str, Tensor]] = [{} for _ in self.layers]
+        for node, matrix in zip(self.graph.weight_nodes, matrices, strict=True):
+            tensors[node.index] = node.layer.from_matrix(matrix)
+        return self.pack_tensors(tensors)
+
+    # --- weights, flat and by layer ----------------------------------------------------------------------------------
 
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""
@@ -265,7 +387,8 @@ class Network(Generic[P]):
             "prior": self.prior_rule,
             "flat_targets": self.flat_targets,
             "regime": self.regime.to_json(),
-            "belief": None if self.belief is None else self.belief.description(),
+            "belief": self.belief.description() if self.belief is not None and self.is_trained else None,
+            "past": self._describe_past(),
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
@@ -282,7 +405,31 @@ class Network(Generic[P]):
             "sum_share": self.sum_share,
             "head.log_weights": self.head_log_weights,
             "head.grid": self.head.grid,
-        } | {f"belief.{name}": part for name, part in (self.belief.state() if self.belief is not None else {}).items()}
+            **(_named("belief.", self.belief.state()) if self.belief is not None and self.is_trained else {}),
+            **_named("past.", self._past_state()),
+        }
+
+    def _describe_past(self) -> dict[str, Any] | None:
+        if self._yesterday is None:
+            return None
+        return {
+            "belief": self._yesterday["belief"].description(),
+            "regime": self._yesterday["regime"].to_json(),
+            "flat_targets": self._yesterday["flat_targets"],
+            "is_all": self.belief is self._yesterday["belief"],
+        }
+
+    def _past_state(self) -> dict[str, Tensor]:
+        if self._yesterday is None:
+            return {}
+        learned = self._yesterday
+        return {
+            "marginal.tau": learned["marginal"].tau,
+            "marginal.rho": learned["marginal"].rho,
+            "sum_share": learned["sum_share"],
+            "head_log_weights": learned["head_log_weights"],
+            **_named("belief.", learned["belief"].state()),
+        }
 
     # --- first order -------------------------------------------------------------------------------------------------
 
@@ -486,9 +633,11 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     network.to(getattr(torch, found["dtype"]))
     for name in FIXED_TENSORS:
         file.fill(network.state()[name], name)
-    learn_from_file(network, file)
     exact, start = network._exact_prior, network.start
     network.prior, network.start = exact, start
+    if found.get("past") is not None:
+        network._remember(_past_from_file(network, file))
+    learn_from_file(network, file)
     means, variances = network.unpack(exact.mean), network.unpack(exact.var)
     for k, part in enumerate(found["layers"]):
         for name in part["given_priors"]:
@@ -501,14 +650,52 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     found = file.header["network"]
     for name in LEARNED_TENSORS:
         file.fill(network.state()[name], name)
-    belief = None
-    if found["belief"] is not None:
-        names = [name for name in file.names() if name.startswith("belief.")]
-        parts = {name.removeprefix("belief."): file.tensor(name).clone() for name in names}
-        belief = belief_from_state(found["belief"], parts).to(network.device, network.dtype)
-    network.belief = belief
+    network.belief = None if found["belief"] is None else _belief_from_file(network, file, "belief.", found["belief"])
+    if network._yesterday is not None and found["past"]["is_all"]:
+        network.belief = network._yesterday["belief"]
     network.regime = Regime(**found["regime"])
     network.flat_targets = found.get("flat_targets", False)
+
+
+def _past_from_file(network: Network, file: persistence.SavedFile) -> dict[str, Any]:
+    """What the network in an open file had learned of the past."""
+    found = file.header["network"]["past"]
+    tensors = {name: file.tensor(f"past.{name}").clone() for name in PAST_TENSORS}
+    return {
+        "marginal": Gaussian(tensors["marginal.tau"], tensors["marginal.rho"]),
+        "head_log_weights": tensors["head_log_weights"],
+        "sum_share": tensors["sum_share"],
+        "regime": Regime(**found["regime"]),
+        "belief": _belief_from_file(network, file, "past.belief.", found["belief"]),
+        "flat_targets": found["flat_targets"],
+    }
+
+
+def _belief_from_file(
+    network: Network, file: persistence.SavedFile, prefix: str, description: dict[str, Any]
+) -> Belief:
+    names = [name for name in file.names() if name.startswith(prefix)]
+    parts = {name.removeprefix(prefix): file.tensor(name).clone() for name in names}
+    return belief_from_state(description, parts).to(network.device, network.dtype)
+
+
+def _named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: part for name, part in tensors.items()}
+
+
+def _copied(learned: dict[str, Any]) -> dict[str, Any]:
+    """What was learned, in tensors that a training run may change."""
+    marginal: Gaussian = learned["marginal"]
+    clones = {name: learned[name].clone() for name in ("head_log_weights", "sum_share")}
+    return {**learned, **clones, "marginal": marginal.map(torch.clone)}
+
+
+def _moved(learned: dict[str, Any], device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What was learned on another device, in another precision."""
+    marginal: Gaussian = learned["marginal"]
+    moved = {name: learned[name].to(device=device, dtype=dtype) for name in ("head_log_weights", "sum_share")}
+    marginal = marginal.map(lambda part: part.to(device=device, dtype=dtype))
+    return {**learned, **moved, "marginal": marginal, "belief": learned["belief"].to(device, dtype)}
 
 
 def check_same_network(network: Network, file: persistence.SavedFile, remedy: str) -> None:
@@ -516,7 +703,8 @@ def check_same_network(network: Network, file: persistence.SavedFile, remedy: st
     ours, theirs = persistence.as_saved(network.description()), file.header["network"]
     different = [name for name in ours if name not in LEARNED and ours[name] != theirs.get(name)]
     if not different:
-        different = [name for name in FIXED_TENSORS if not torch.equal(network.state()[name], file.tensor(name))]
+        fixed = [name for name in network.state() if name in FIXED_TENSORS or name.startswith("past.")]
+        different = [name for name in fixed if not torch.equal(network.state()[name], file.tensor(name))]
     if different:
         raise ValueError(f"{file.path!r} holds the run of another network: {', '.join(different)} differ{remedy}")
 

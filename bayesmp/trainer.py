@@ -133,7 +133,7 @@ class Trainer:
         self._has_gradients = self._check_gradients()
         if self.checkpoints is not None:
             self.checkpoints.make_folder()
-        if network.belief is not None:
+        if network.is_trained:
             warnings.warn(
                 "this network was trained before, and a new run starts from its prior: what it had learned is dropped. "
                 "To train on, keep the Trainer and call run() again; to start anew on purpose, call network.reset()",
@@ -463,7 +463,7 @@ class Trainer:
     def check_invariant(self) -> float:
         """Largest relative distance between the running marginal and prior x all sites; ~0 but for rounding."""
         self.sites.recount()
-        exact = self.sites.posterior(self.network.prior)
+        exact = self.sites.posterior(self.network.prior_at(self.sites.origin))
         scale_tau = exact.rho.sqrt() + exact.tau.abs()
         gap_tau = ((self.network.marginal.tau - exact.tau).abs() / scale_tau).max()
         gap_rho = ((self.network.marginal.rho - exact.rho).abs() / exact.rho).max()

@@ -44,7 +44,7 @@ class Schedule(ABC):
         self.network = network
         self.sites = sites
         self.seed = seed
-        self._head_prior = network.head.prior_log_weights().to(network.device)
+        self._head_prior = network.head_prior.to(network.device)
         inputs = zip(network.layers, network.shapes[:-1], strict=True)
         self._messages_per_example = sum(math.prod(shape) for layer, shape in inputs if layer.may_reject)
 
@@ -59,7 +59,9 @@ class Schedule(ABC):
         return {}
 
     def head_start(self, y: Tensor) -> Tensor:
-        """Each batch's share of the head's initial message."""
+        """Each batch's share of the head's initial message; none is needed where the past knows the constant."""
+        if self.network.past is not None:
+            return torch.zeros_like(self._head_prior)
         return self.network.head.initial_message(y).to(self.network.device) / len(self.sites)
 
     def refresh(self) -> None:

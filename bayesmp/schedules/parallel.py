@@ -7,10 +7,12 @@ which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose diffe
 1. innovation  j = g_b - (slope_b + shift)
 2. direction   d = H^{-1} j, with H the metric, the Kronecker-factored curvature of all data (metric.py)
 3. step        alpha in (0, 1] from the curvature measured along d (`_measure_step`)
-4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - rho_prior alpha d) / n;  rho_b <- fresh
+4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - H_0 alpha d) / n;  rho_b <- fresh
 
-Line 4 keeps the balance sum_b (slope_b + shift) = rho_prior (m - m_prior), which says that m is the posterior mean. It
-rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages themselves.
+Line 4 keeps the balance sum_b (slope_b + shift) = H_0 (m - m_prior), which says that m is the posterior mean. H_0 is
+the prior's precision, with the curvature of the past (belief/past.py) where there is one, whose pull is so exact at
+every visit. It rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages
+themselves.
 Only shares of sums (metric.py), where they are counted, make the messages themselves follow H a little.
 
 All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph
@@ -104,17 +106,18 @@ class ParallelSchedule(Schedule):
         From the broad prior the activations are mostly noise and the network collapses to a constant. Visits replace
         the batches' shares, each precision at most by a factor of 2 at a time, so the hold is gone after some epochs.
         """
-        network, prior = self.network, self.network.prior
+        network, prior, past = self.network, self.network.prior, self.network.past
         self.n_data = len(y)
-        self.largest_constant = network.head.largest_constant(y)
+        self.largest_constant = network.head.largest_constant(y) if past is None else math.inf
         pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
-        pull = (pull - prior.rho).clamp_min(0.0)
+        pull = (pull - network.prior_at(network.start.to(prior.rho)).rho.to(prior.rho)).clamp_min(0.0)
         self.sites.fill(pull / len(self.sites), self.head_start(y), origin=network.start.to(prior.rho))
         self.metrics = {}
         precisions = network.unpack(prior.rho)
-        for node in network.graph.weight_nodes:
+        factors = [None] * len(network.layers) if past is None else past.factors
+        for node, older in zip(network.graph.weight_nodes, factors, strict=False):
             matrix = node.layer.to_matrix(precisions[node.index])
-            self.metrics[node.index] = LayerMetric(self.n_data, *matrix.shape, like=prior.rho)
+            self.metrics[node.index] = LayerMetric(self.n_data, *matrix.shape, like=prior.rho, past=older)
             first = next(iter(precisions[node.index].values()))
             self._prior_rest[node.index] = float(first.mean())
         self.dear_gap = self._dear_gap()
@@ -134,7 +137,7 @@ class ParallelSchedule(Schedule):
     def refresh(self) -> None:
         """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
         network, sites = self.network, self.sites
-        exact = sites.posterior(network.prior)
+        exact = sites.posterior(network.prior_at(sites.origin))
         sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
@@ -233,7 +236,7 @@ class ParallelSchedule(Schedule):
         moved = torch.addcmul(origin, direction, step)
         change = moved - origin  # as rounded, so that the balance stays exact
         origin.copy_(moved)
-        sites.shift.add_(torch.addcmul(innovation, network.prior.rho, change, value=-1.0), alpha=-1.0 / n)
+        sites.shift.add_(innovation - network.prior_pull(change), alpha=-1.0 / n)
         marginal.rho.add_(new_rho - old_rho)
         torch.mul(marginal.rho, origin, out=marginal.tau)
         return VisitInfo(
@@ -333,6 +336,8 @@ class ParallelSchedule(Schedule):
                 spread = edge.mean.var(correction=0) + edge.var.mean()
                 reaches.append(_mean_square(change) / (spread + tiny))
         curvatures.append((sweep.output_curvature * change.square()).sum())
+        if network.past is not None:
+            curvatures.append(torch.dot(direction, network.prior_pull(direction)))
         stiffness = torch.stack(curvatures).sum() / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites))
         reach = torch.stack(reaches).amax().sqrt() / self.settings.max_reach
         return torch.maximum(stiffness, reach).clamp_min(1.0).reciprocal()

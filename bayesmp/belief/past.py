@@ -1,0 +1,87 @@
+r"""What data of the past still say about all weights, when they themselves are gone.
+
+Yesterday's belief N(m_0, (D + K)^{-1}) is today's prior. D, a precision per weight, is the prior that the network has;
+K = J_z^T S J_z, with the rows J_z that the belief has kept, is the *past*. It speaks as data do, but its message is
+known exactly wherever the means m are: a slope -K (m - m_0) and the curvature K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesmp.belief.anchors import LayerAnchors
+
+
+@dataclass(frozen=True)
+class Past:
+    """K = J_z^T S J_z over all weights.
+
+    Attributes:
+        anchors: the rows J_z, per layer.
+        root: C (m, r) with S = C C^T, float64.
+        shapes: of the layers' matrices, (o, i).
+        n_rows: rows of data that it stands for.
+    """
+
+    anchors: list[LayerAnchors]
+    root: Tensor
+    shapes: list[torch.Size]
+    n_rows: int
+
+    def __len__(self) -> int:
+        """Number of rows that are kept."""
+        return len(self.root)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """S (m, m)."""
+        return self.root @ self.root.T
+
+    def pull(self, change: Sequence[Tensor]) -> list[Tensor]:
+        """K applied to a change of the weights, one matrix (o, i) per layer."""
+        like = self._weights_at_work
+        parts = [a.along(part.to(like)) for a, part in zip(self.anchors, change, strict=True)]
+        weights = like @ torch.stack(parts).sum(0)
+        return [a.mix(weights, part.shape).to(part) for a, part in zip(self.anchors, change, strict=True)]
+
+    @cached_property
+    def _weights_at_work(self) -> Tensor:
+        """S in the precision of the rows."""
+        first = self.anchors[0]
+        return self.weights.to(first.slopes if first.rows is None else first.rows)
+
+    @cached_property
+    def factors(self) -> list[tuple[Tensor, Tensor]]:
+        """Per layer K summed over the inputs, (o, o), and over the outputs, (i, i), float64: the trace of both is its
+        trace, and their Kronecker product over it is a K of independent inputs and outputs.
+        """
+        parts = zip(self.anchors, self.shapes, strict=True)
+        return [anchor.factors(self.weights, shape) for anchor, shape in parts]
+
+    @property
+    def rows_seen(self) -> list[Tensor]:
+        """Per layer (i,): precision brought to a weight of each input, averaged over the outputs."""
+        return [of_inputs.diagonal() / len(of_outputs) for of_outputs, of_inputs in self.factors]
+
+    @property
+    def precisions(self) -> list[Tensor]:
+        """Per layer (o, i): the diagonal of K, as its factors have it: right in every row's and column's sum."""
+        return [
+            torch.outer(of_outputs.diagonal(), of_inputs.diagonal()) / of_inputs.trace().clamp_min(_TINY)
+            for of_outputs, of_inputs in self.factors
+        ]
+
+    def some(self, n_rows: int, generator: torch.Generator) -> list[LayerAnchors]:
+        """So many of the rows, drawn at random; all of them if there are no more."""
+        if n_rows >= len(self):
+            return self.anchors
+        rows = torch.randperm(len(self), generator=generator)[:n_rows].to(self.root.device)
+        return [anchor.map(lambda part: part[rows]) for anchor in self.anchors]
+
+
+_TINY = torch.finfo(torch.float64).tiny
