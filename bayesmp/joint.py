@@ -29,13 +29,13 @@ from bayesmp.belief import (
     Full,
     FullBasis,
     Plan,
+    Points,
     Spectrum,
     plan,
     weighted_gram,
 )
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
-from bayesmp.layers.base import Gradient
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
@@ -204,11 +204,11 @@ def _make_basis(
     """The coordinates. Anchors go to the past and to the n_rows of today as there are data behind them."""
     if planned.form == "full":
         return FullBasis([var.double().sqrt() for var in prior_vars])
-    n_outputs, n_new, older = network.n_outputs, planned.rank, None
+    n_outputs, n_new, older, older_points = network.n_outputs, planned.rank, None, None
     if network.past is not None:
         past = network.past
         n_old = len(past) if planned.is_exact else round(planned.rank * past.n_rows / (past.n_rows + n_rows))
-        older = past.some(n_old, generator)
+        older, older_points = past.some(n_old, generator)
         n_new -= min(n_old, len(past))
     if planned.is_exact and len(x) * n_outputs <= n_new:  # every output of every example
         rows = torch.arange(len(x)).repeat_interleave(n_outputs)
@@ -218,16 +218,12 @@ def _make_basis(
         rows = rows.repeat(math.ceil(n_new / len(x)))[:n_new]
         mixes = torch.randn(len(rows), n_outputs, generator=generator, dtype=torch.float64)
     rows, mixes = rows.to(x.device), mixes.to(x).to(network.device)
-    size = network.rows_at_once(2)
-    parts = [
-        network.gradients(x[part].to(network.device), mix[None])[1]
-        for part, mix in zip(rows.split(size), mixes.split(size), strict=True)
-    ]
-    gradients = [
-        Gradient(torch.cat([part[k].inputs for part in parts]), torch.cat([part[k].slopes for part in parts], 1))
-        for k in range(len(prior_vars))
-    ]
-    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older)
+    points: Points | None = Points(x[rows].to(network.device), mixes)
+    assert points is not None
+    gradients = network.mixed_gradients(points)[1]
+    if older is not None:
+        points = None if older_points is None else points.join(older_points)
+    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points)
 
 
 class _Examples:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesmp import checks, persistence
 from bayesmp.arithmetic import few_threads
-from bayesmp.belief import Belief, Layout, Past
+from bayesmp.belief import Belief, LayerAnchors, Layout, Past, Points
 from bayesmp.belief import from_state as belief_from_state
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.graph import Graph
@@ -199,6 +199,7 @@ class Network(Generic[P]):
             self._remember(_moved(self._yesterday, device, dtype))
             if self.belief is not None and not is_trained:
                 self.belief = self._yesterday["belief"]
+            self.renew_past()
         return self
 
     def take_shape(self, shape: Sequence[int]) -> None:
@@ -223,6 +224,7 @@ class Network(Generic[P]):
         """Forget all data but those of the past: the marginal becomes the prior again."""
         if self._yesterday is not None:
             self.learn(_copied(self._yesterday))
+            self.renew_past()
             return
         self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_prior.to(self.head_log_weights)
@@ -291,10 +293,17 @@ class Network(Generic[P]):
                 "training; train it again, or call as_prior() before"
             )
 
+    @torch.no_grad()
     def _remember(self, learned: dict[str, Any]) -> None:
         """Let what was learned of the past, around the prior's means, hold beside the prior."""
         self._yesterday = _copied(learned)
         self.past = learned["belief"].as_past()[1]
+        self._past_mean = learned["marginal"].mean
+        if self.past.points is not None:
+            now = self.learned()
+            self.learn(learned)
+            self._past_outputs = self.mixed_gradients(self.past.points)[0]
+            self.learn(now)
         self._past_rho = self._from_matrices(self.past.precisions).to(self.prior.rho)
 
     @property
@@ -310,20 +319,32 @@ class Network(Generic[P]):
         prior = self.prior.map(torch.Tensor.double)
         if self.past is None:
             return prior
-        change = mean.double() - self._exact_prior.mean.to(mean.device)
+        change = mean.double() - self._past_mean.double()
+        slope = self._past_pull(change) + self._from_matrices(self.past.pull_at_last())
         rho = self._past_rho.double()
-        return Gaussian(prior.tau + rho * mean.double() - self._past_pull(change), prior.rho + rho)
+        return Gaussian(prior.tau + rho * mean.double() - slope, prior.rho + rho)
 
     def prior_pull(self, change: Tensor) -> Tensor:
         """D + K applied to a change of all weights: by how much prior and past then pull back."""
         pull = self.prior.rho * change
         return pull if self.past is None else pull + self._past_pull(change)
 
+    @torch.no_grad()
+    def renew_past(self) -> None:
+        """See the past from the current means, where it is known from which inputs it comes (belief/past.py)."""
+        if self.past is None or self.past.points is None:
+            return
+        outputs, gradients = self.mixed_gradients(self.past.points)
+        variances = self.layout.prior_vars
+        anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, variances, strict=True)]
+        self.past = self.past.renewed(anchors, outputs - self._past_outputs)
+        self._past_mean = self.marginal.mean
+
     def _past_pull(self, change: Tensor) -> Tensor:
         assert self.past is not None
         parts = self.unpack(change)
         matrices = [node.layer.to_matrix(parts[node.index]) for node in self.graph.weight_nodes]
-        return self._from_matrices(self.past.pull(matrices))
+        return self._from_matrices(self.past.pull(matrices)).to(change)
 
     def _from_matrices(self, matrices: Sequence[Tensor]) -> Tensor:
         """The flat vector of one matrix (o, i) per layer with weights."""
@@ -451,6 +472,19 @@ class Network(Generic[P]):
             slopes: (k, b, n_outputs), how the outputs are mixed; each output by itself if not given.
         """
         return self.gradients_and_noise(x, slopes)[:2]
+
+    def mixed_gradients(self, points: Points) -> tuple[Tensor, list[Gradient]]:
+        """One mixture of the outputs at each point, (m,), and its slopes in each layer's weights, (1, m, ...)."""
+        size = self.rows_at_once(2)
+        parts = [
+            (*self.gradients(x.to(self.device), mixes[None]), mixes)
+            for x, mixes in zip(points.x.split(size), points.mixes.split(size), strict=True)
+        ]
+        found = [gradients for _, gradients, _ in parts]
+        return torch.cat([(m_out.mean * mixes).sum(1) for m_out, _, mixes in parts]), [
+            Gradient(torch.cat([part[k].inputs for part in found]), torch.cat([part[k].slopes for part in found], 1))
+            for k in range(len(found[0]))
+        ]
 
     def gradients_and_noise(self, x: Tensor, slopes: Tensor | None = None) -> tuple[Moments, list[Gradient], Tensor]:
         """`gradients`, and the part of the outputs' variance that messages to weights take for noise, (b, o)."""
@@ -655,6 +689,7 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
         network.belief = network._yesterday["belief"]
     network.regime = Regime(**found["regime"])
     network.flat_targets = found.get("flat_targets", False)
+    network.renew_past()
 
 
 def _past_from_file(network: Network, file: persistence.SavedFile) -> dict[str, Any]:

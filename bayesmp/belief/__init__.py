@@ -25,7 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from bayesmp.belief.anchored import Anchored, AnchoredBasis
-from bayesmp.belief.anchors import LayerAnchors
+from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, Spectrum, plan, weighted_gram
 from bayesmp.belief.full import Full, FullBasis
 from bayesmp.belief.past import Past
@@ -38,9 +38,11 @@ __all__ = [
     "Belief",
     "Full",
     "FullBasis",
+    "LayerAnchors",
     "Layout",
     "Past",
     "Plan",
+    "Points",
     "Spectrum",
     "from_state",
     "plan",
@@ -58,5 +60,6 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
         return Full(FullBasis([tensors[f"std.{k}"] for k in layers]), tensors["whitener"], n_rows)
     anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
     variances = [tensors[f"prior_var.{k}"] for k in layers]
-    basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"])
+    points = Points(tensors["points.x"], tensors["points.mixes"]) if "points.x" in tensors else None
+    basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points)
     return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"], n_rows)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh, exact_products
-from bayesmp.belief.anchors import LayerAnchors, even, shaped
+from bayesmp.belief.anchors import LayerAnchors, Points, even, shaped
 from bayesmp.belief.base import Belief, Gradients, chunks, lifted, total
 from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
@@ -27,6 +27,7 @@ class AnchoredBasis:
     prior_vars: list[Tensor]  # (o, i)
     turn: Tensor  # T (m, r), float64
     is_exact: bool
+    points: Points | None = None  # where the anchors come from, if that is known
 
     @classmethod
     def of(
@@ -36,8 +37,11 @@ class AnchoredBasis:
         *,
         is_exact: bool,
         older: Sequence[LayerAnchors] | None = None,
+        points: Points | None = None,
     ) -> AnchoredBasis:
-        """From gradients (1, m, ...): one row of the training data per anchor; and from anchors of the past."""
+        """From gradients (1, m, ...): one row of the training data per anchor; and from anchors of the past. Points
+        are those of all of them.
+        """
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
         if older is not None:
             anchors = [part.join(more) for part, more in zip(anchors, older, strict=True)]
@@ -45,7 +49,7 @@ class AnchoredBasis:
         values, vectors = eigh(total(grams))
         kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
         turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
-        return cls(anchors, prior_vars, turn, is_exact)
+        return cls(anchors, prior_vars, turn, is_exact, points)
 
     @cached_property
     def even_vars(self) -> list[Tensor]:
@@ -184,7 +188,8 @@ class Anchored(Belief):
         """D holds what the span misses, so K has the anchors alone."""
         variances = [shaped(base, var) for base, var in zip(self.bases, self.basis.prior_vars, strict=True)]
         shapes = [var.shape for var in variances]
-        return variances, Past(self.basis.anchors, self.basis.turn @ self.half, shapes, self.n_rows)
+        root = self.basis.turn @ self.half
+        return variances, Past(self.basis.anchors, root, shapes, self.n_rows, self.basis.points)
 
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         found = [slope * shaped(base, slope) for slope, base in zip(slopes, self.bases, strict=True)]
@@ -212,6 +217,8 @@ class Anchored(Belief):
             parts = {"inputs": anchor.inputs, "slopes": anchor.slopes, "rows": anchor.rows}
             found |= {f"{name}.{k}": part for name, part in parts.items() if part is not None}
             found |= {f"base.{k}": self.bases[k], f"prior_var.{k}": self.basis.prior_vars[k]}
+        if self.basis.points is not None:
+            found |= {"points.x": self.basis.points.x, "points.mixes": self.basis.points.mixes}
         return found
 
     def description(self) -> dict[str, Any]:
@@ -227,6 +234,7 @@ class Anchored(Belief):
             [cast(var) for var in basis.prior_vars],
             basis.turn.to(device),
             basis.is_exact,
+            None if basis.points is None else basis.points.map(cast),
         )
         bases, half, reduction = [cast(base) for base in self.bases], self.half.to(device), self.reduction.to(device)
         return Anchored(moved, bases, half, reduction, self.n_rows)

@@ -13,6 +13,21 @@ from bayesmp.layers.base import Gradient
 
 
 @dataclass(frozen=True)
+class Points:
+    """Where rows come from: an input (m, ...) each, and how the outputs there are mixed, (m, o)."""
+
+    x: Tensor
+    mixes: Tensor
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Points:
+        return Points(function(self.x), function(self.mixes))
+
+    def join(self, other: Points) -> Points:
+        """These points and others behind them."""
+        return Points(torch.cat([self.x, other.x]), torch.cat([self.mixes, other.mixes]))
+
+
+@dataclass(frozen=True)
 class LayerAnchors:
     """The anchors' gradients in one layer: inputs (m, i) and slopes (m, o) of a dense layer, or rows (m, o i).
 

@@ -135,8 +135,11 @@ class ParallelSchedule(Schedule):
         return found
 
     def refresh(self) -> None:
-        """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
+        """Recompute precisions from the sites, see the past from the current means, and put what that and rounding did
+        to the balance of slopes into the shift, for the coming visits to hear.
+        """
         network, sites = self.network, self.sites
+        network.renew_past()
         exact = sites.posterior(network.prior_at(sites.origin))
         sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
         network.marginal.rho.copy_(exact.rho)
@@ -164,7 +167,7 @@ class ParallelSchedule(Schedule):
     def _recorded(self, batch: Batch) -> VisitInfo:
         """The visit as a CUDA graph of its batch's shape, recorded once enough plain visits of that shape have run."""
         network = self.network
-        held = (network.marginal, network.prior, network.head_log_weights, network.sum_share)
+        held = (network.marginal, network.prior, network.head_log_weights, network.sum_share, network.past)
         if any(now is not then for now, then in zip(held, self._held, strict=False)) or not self._held:
             self._graphs.clear()  # recorded with tensors that the network no longer uses
             self._held = held
