@@ -202,28 +202,36 @@ def _make_basis(
     n_rows: int,
 ) -> Basis:
     """The coordinates. Anchors go to the past and to the n_rows of today as there are data behind them."""
-    if planned.form == "full":
-        return FullBasis([var.double().sqrt() for var in prior_vars])
-    n_outputs, n_new, older, older_points = network.n_outputs, planned.rank, None, None
-    if network.past is not None:
-        past = network.past
-        n_old = len(past) if planned.is_exact else round(planned.rank * past.n_rows / (past.n_rows + n_rows))
+    is_full, past = planned.form == "full", network.past
+    room = MAX_RANK if is_full else planned.rank
+    older, n_new = None, min(n_rows, room) if is_full else room
+    if past is not None:
+        n_old = len(past)
+        if n_old + n_rows > room:
+            n_old = min(n_old, round(room * past.n_rows / (past.n_rows + n_rows)))
         older, older_points = past.some(n_old, generator)
-        n_new -= min(n_old, len(past))
-    if planned.is_exact and len(x) * n_outputs <= n_new:  # every output of every example
-        rows = torch.arange(len(x)).repeat_interleave(n_outputs)
-        mixes = torch.eye(n_outputs, dtype=x.dtype).repeat(len(x), 1)
-    else:  # a random mixture of the outputs of each of some examples
-        rows = torch.randperm(len(x), generator=generator)
-        rows = rows.repeat(math.ceil(n_new / len(x)))[:n_new]
-        mixes = torch.randn(len(rows), n_outputs, generator=generator, dtype=torch.float64)
-    rows, mixes = rows.to(x.device), mixes.to(x).to(network.device)
-    points: Points | None = Points(x[rows].to(network.device), mixes)
+        n_new = min(n_new, room - n_old)
+    points: Points | None = _draw_points(network, x, n_new, generator, all_rows=planned.is_exact)
     assert points is not None
-    gradients = network.mixed_gradients(points)[1]
+    gradients = [] if is_full else network.mixed_gradients(points)[1]
     if older is not None:
         points = None if older_points is None else points.join(older_points)
+    if is_full:
+        return FullBasis([var.double().sqrt() for var in prior_vars], points)
     return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points)
+
+
+def _draw_points(network: Network, x: Tensor, n_points: int, generator: torch.Generator, *, all_rows: bool) -> Points:
+    """Every output of every example, if asked for and there is room, else a random mixture of those of some."""
+    n_outputs = network.n_outputs
+    if all_rows and len(x) * n_outputs <= n_points:
+        rows = torch.arange(len(x)).repeat_interleave(n_outputs)
+        mixes = torch.eye(n_outputs, dtype=x.dtype).repeat(len(x), 1)
+    else:
+        rows = torch.randperm(len(x), generator=generator)
+        rows = rows.repeat(math.ceil(n_points / len(x)))[:n_points]
+        mixes = torch.randn(len(rows), n_outputs, generator=generator, dtype=torch.float64)
+    return Points(x[rows.to(x.device)].to(network.device), mixes.to(x).to(network.device))
 
 
 class _Examples:

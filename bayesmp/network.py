@@ -297,13 +297,18 @@ class Network(Generic[P]):
     def _remember(self, learned: dict[str, Any]) -> None:
         """Let what was learned of the past, around the prior's means, hold beside the prior."""
         self._yesterday = _copied(learned)
-        self.past = learned["belief"].as_past()[1]
+        belief: Belief = learned["belief"]
         self._past_mean = learned["marginal"].mean
-        if self.past.points is not None:
+        variances, past = belief.as_past()
+        points = belief.basis.points
+        if points is not None:
             now = self.learned()
             self.learn(learned)
-            self._past_outputs = self.mixed_gradients(self.past.points)[0]
+            self._past_outputs, gradients = self.mixed_gradients(points)
             self.learn(now)
+            if past.points is None:
+                past = past.over(points, _anchors(gradients, variances), variances)
+        self.past = past
         self._past_rho = self._from_matrices(self.past.precisions).to(self.prior.rho)
 
     @property
@@ -335,8 +340,7 @@ class Network(Generic[P]):
         if self.past is None or self.past.points is None:
             return
         outputs, gradients = self.mixed_gradients(self.past.points)
-        variances = self.layout.prior_vars
-        anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, variances, strict=True)]
+        anchors = _anchors(gradients, self.layout.prior_vars)
         self.past = self.past.renewed(anchors, outputs - self._past_outputs)
         self._past_mean = self.marginal.mean
 
@@ -712,6 +716,10 @@ def _belief_from_file(
     names = [name for name in file.names() if name.startswith(prefix)]
     parts = {name.removeprefix(prefix): file.tensor(name).clone() for name in names}
     return belief_from_state(description, parts).to(network.device, network.dtype)
+
+
+def _anchors(gradients: Sequence[Gradient], variances: Sequence[Tensor]) -> list[LayerAnchors]:
+    return [LayerAnchors.of(part, var) for part, var in zip(gradients, variances, strict=True)]
 
 
 def _named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -56,10 +56,10 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
     """The belief of a file."""
     layers = range(description["n_layers"])
     n_rows = description.get("n_rows", 0)  # which files did not say before there was a past
+    points = Points(tensors["points.x"], tensors["points.mixes"]) if "points.x" in tensors else None
     if description["form"] == "full":
-        return Full(FullBasis([tensors[f"std.{k}"] for k in layers]), tensors["whitener"], n_rows)
+        return Full(FullBasis([tensors[f"std.{k}"] for k in layers], points), tensors["whitener"], n_rows)
     anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
     variances = [tensors[f"prior_var.{k}"] for k in layers]
-    points = Points(tensors["points.x"], tensors["points.mixes"]) if "points.x" in tensors else None
     basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points)
     return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"], n_rows)

@@ -62,6 +62,7 @@ def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
 class Belief(ABC):
     """A Gaussian over all weights around their trained means."""
 
+    basis: Any  # coordinates, with the points from which the past can be seen again
     is_exact: bool
     n_rows: int  # of data that it stands for, examples x outputs, those of the past with them
 

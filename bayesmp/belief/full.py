@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh
-from bayesmp.belief.anchors import LayerAnchors
+from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import Belief, Gradients, chunks, total
 from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
@@ -22,6 +22,7 @@ class FullBasis:
     """Coordinates: every weight, in units of its prior std."""
 
     stds: list[Tensor]  # (o, i) per layer, float64
+    points: Points | None = None  # some that span what the data say, for the past (past.py)
     is_exact = True
 
     def features(self, gradients: Gradients) -> Tensor:
@@ -130,13 +131,18 @@ class Full(Belief):
         return [(part.view(std.shape) * std).to(dtype) for part, std in zip(parts, stds, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
-        return {"whitener": self.whitener} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
+        found = {"whitener": self.whitener} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
+        points = self.basis.points
+        return found if points is None else found | {"points.x": points.x, "points.mixes": points.mixes}
 
     def description(self) -> dict[str, Any]:
         return {"form": "full", "n_layers": len(self.basis.stds), "n_rows": self.n_rows}
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Full:
-        return Full(FullBasis([std.to(device) for std in self.basis.stds]), self.whitener.to(device), self.n_rows)
+        points = self.basis.points
+        moved = None if points is None else points.map(lambda part: part.to(device=device, dtype=dtype))
+        stds = [std.to(device) for std in self.basis.stds]
+        return Full(FullBasis(stds, moved), self.whitener.to(device), self.n_rows)
 
 
 def _whitened(gradient: Gradient, whitener: Tensor) -> Tensor:

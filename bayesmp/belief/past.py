@@ -21,6 +21,8 @@ from torch import Tensor
 
 from bayesmp.belief.anchors import LayerAnchors, Points
 
+ROUNDING = 1e-6  # singular values of rows below this share of the largest are rounding in float32
+
 
 @dataclass(frozen=True)
 class Past:
@@ -32,7 +34,7 @@ class Past:
         shapes: of the layers' matrices, (o, i).
         n_rows: rows of data that it stands for.
         points: where the rows come from, if that is known.
-        moved: v (m,), how far the rows' outputs are from yesterday's at the means where J_z was made; None: they are not.
+        moved: v (m,), how far the rows' outputs are from yesterday's at the means where J_z was made; None: nowhere.
     """
 
     anchors: list[LayerAnchors]
@@ -64,6 +66,19 @@ class Past:
     def _pull_back(self, moved: Tensor) -> list[Tensor]:
         weights = self._weights_at_work @ moved.to(self._weights_at_work)
         return [a.mix(weights, shape) for a, shape in zip(self.anchors, self.shapes, strict=True)]
+
+    def over(self, points: Points, anchors: list[LayerAnchors], variances: Sequence[Tensor]) -> Past:
+        """The same K over the rows of some points, which span what it knows; in the metric of these variances.
+
+        With R^T R = K, C^T = R J^+ is the root of S in K = J^T S J.
+        """
+        scales = [var.double().flatten().sqrt() for var in variances]
+
+        def whole(parts: list[LayerAnchors]) -> Tensor:
+            return torch.cat([part.formed().double() * scale for part, scale in zip(parts, scales, strict=True)], 1)
+
+        root = (self.root.T @ whole(self.anchors) @ torch.linalg.pinv(whole(anchors), rtol=ROUNDING)).T
+        return replace(self, anchors=anchors, root=root.contiguous(), points=points)
 
     def renewed(self, anchors: list[LayerAnchors], moved: Tensor) -> Past:
         """The same data as seen from other means."""
