@@ -296,7 +296,7 @@ class Network(Generic[P]):
     @torch.no_grad()
     def _remember(self, learned: dict[str, Any]) -> None:
         """Let what was learned of the past, around the prior's means, hold beside the prior."""
-        self._yesterday = _copied(learned)
+        self._yesterday = {**_copied(learned), "head": self.head}
         belief: Belief = learned["belief"]
         self._past_mean = learned["marginal"].mean
         variances, past = belief.as_past()
@@ -310,6 +310,14 @@ class Network(Generic[P]):
                 past = past.over(points, _anchors(gradients, variances), variances)
         self.past = past
         self._past_rho = self._from_matrices(self.past.precisions).to(self.prior.rho)
+
+    def check_past(self) -> None:
+        """Raise if the past is that of another head."""
+        if self._yesterday is not None and self.head is not self._yesterday["head"]:
+            raise ValueError(
+                f"this network's prior was learned with another head, {self._yesterday['head']!r}, and now it has "
+                f"{self.head!r}: what the past says is about outputs of the former; keep the head that as_prior() gave"
+            )
 
     @property
     def head_prior(self) -> Tensor:

@@ -41,6 +41,7 @@ class Schedule(ABC):
     counters: tuple[str, ...] = ()  # names of attributes that a saved run keeps beside the tensors of `state`
 
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
+        network.check_past()
         self.network = network
         self.sites = sites
         self.seed = seed

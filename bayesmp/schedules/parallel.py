@@ -139,14 +139,16 @@ class ParallelSchedule(Schedule):
         to the balance of slopes into the shift, for the coming visits to hear.
         """
         network, sites = self.network, self.sites
-        network.renew_past()
         exact = sites.posterior(network.prior_at(sites.origin))
-        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
         network.sum_share.copy_(self.sum_shares)
         network.regime = self.regime
+        if network.past is not None:
+            network.renew_past()
+            exact = sites.posterior(network.prior_at(sites.origin))
+        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
 
     def _dear_gap(self) -> int:
         """Visits that cost about as much as one renewal of all eigenvectors, counting multiplications."""
