@@ -251,8 +251,8 @@ class _Examples:
         self.known: Tensor | None = None  # what the past says, in the coordinates of the basis
         if network.past is not None:
             self.n_rows += network.past.n_rows
-            features = network.past.root.T @ basis.along(network.past.anchors)
-            self.known = features.T @ features
+            features = basis.along(network.past.anchors)
+            self.known = features.T @ network.past.weights @ features
         self.kept = list(self.slices(with_features=True)) if keeps else None
 
     def slices(self, *, with_features: bool, with_outside: bool = False) -> Iterator[_Slice]:

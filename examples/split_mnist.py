@@ -3,9 +3,9 @@
     python examples/split_mnist.py                   # about a minute on one core
     python examples/split_mnist.py --images 2000 --epochs 20
 
-Two settings are usual (van de Ven and Tolias, 2019). "domain": one question for all tasks, is the digit odd? Two outputs.
-"class": which digit is it? Ten outputs, and in each task only two of the classes are seen. Nobody is told the task of a
-test image. Rows of the table:
+Two settings are usual (van de Ven and Tolias, 2019). "domain": one question for all tasks, is the digit odd? Two
+outputs. "class": which digit is it? Ten outputs, and in each task only two of the classes are seen. Nobody is told the
+task of a test image. Rows of the table:
 
     as_prior        our network; each task starts with `as_prior()` of the one before
     start           our network; each task starts at the means of the one before, with the first prior
@@ -222,9 +222,9 @@ def draw(results: dict[str, dict[str, Scores]], title: str, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Scores]]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--setting", choices=(*SETTINGS, "both"), default="both")
-    parser.add_argument("--images", type=int, default=300, help="training images per task")
-    parser.add_argument("--epochs", type=int, default=10, help="per task")
-    parser.add_argument("--hidden", type=int, default=100)
+    parser.add_argument("--images", type=int, default=200, help="training images per task")
+    parser.add_argument("--epochs", type=int, default=8, help="per task")
+    parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--picture", type=Path, default=Path("split_mnist.png"))
     options = parser.parse_args(arguments)

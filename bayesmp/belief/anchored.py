@@ -189,7 +189,7 @@ class Anchored(Belief):
         variances = [shaped(base, var) for base, var in zip(self.bases, self.basis.prior_vars, strict=True)]
         shapes = [var.shape for var in variances]
         root = self.basis.turn @ self.half
-        return variances, Past(self.basis.anchors, root, shapes, self.n_rows, self.basis.points)
+        return variances, Past(self.basis.anchors, root @ root.T, shapes, self.n_rows, self.basis.points)
 
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         found = [slope * shaped(base, slope) for slope, base in zip(slopes, self.bases, strict=True)]

@@ -104,8 +104,8 @@ class Full(Belief):
         return len(self.whitener) - float(self.whitener.square().sum())
 
     def leverage(self, past: Past) -> float:
-        features = self.whitener @ self.basis.along(past.anchors).T @ past.root
-        return float(features.square().sum())
+        features = self.basis.along(past.anchors) @ self.whitener.T
+        return float((features * (past.weights @ features)).sum())
 
     def as_past(self) -> tuple[list[Tensor], Past]:
         """K by its eigenvectors, in units of the prior: one row for each of them."""
@@ -113,8 +113,8 @@ class Full(Belief):
         parts = vectors.T.split([std.numel() for std in self.basis.stds], 1)
         stds = self.basis.stds
         anchors = [LayerAnchors(None, None, part / std.flatten()) for part, std in zip(parts, stds, strict=True)]
-        root = torch.diag((1.0 / values - 1.0).clamp_min(0.0).sqrt())
-        return self.prior_vars, Past(anchors, root, [std.shape for std in stds], self.n_rows)
+        weights = torch.diag((1.0 / values - 1.0).clamp_min(0.0))
+        return self.prior_vars, Past(anchors, weights, [std.shape for std in stds], self.n_rows)
 
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         stds = self.basis.stds

@@ -30,7 +30,7 @@ class Past:
 
     Attributes:
         anchors: the rows J_z, per layer.
-        root: C (m, r) with S = C C^T, float64.
+        weights: S (m, m), float64.
         shapes: of the layers' matrices, (o, i).
         n_rows: rows of data that it stands for.
         points: where the rows come from, if that is known.
@@ -38,7 +38,7 @@ class Past:
     """
 
     anchors: list[LayerAnchors]
-    root: Tensor
+    weights: Tensor
     shapes: list[torch.Size]
     n_rows: int
     points: Points | None = None
@@ -46,12 +46,7 @@ class Past:
 
     def __len__(self) -> int:
         """Number of rows that are kept."""
-        return len(self.root)
-
-    @cached_property
-    def weights(self) -> Tensor:
-        """S (m, m)."""
-        return self.root @ self.root.T
+        return len(self.weights)
 
     def pull(self, change: Sequence[Tensor]) -> list[Tensor]:
         """K applied to a change of the weights, one matrix (o, i) per layer."""
@@ -70,15 +65,16 @@ class Past:
     def over(self, points: Points, anchors: list[LayerAnchors], variances: Sequence[Tensor]) -> Past:
         """The same K over the rows of some points, which span what it knows; in the metric of these variances.
 
-        With R^T R = K, C^T = R J^+ is the root of S in K = J^T S J.
+        S = (J^+)^T K J^+, with J^+ the inverse of J where it has one.
         """
         scales = [var.double().flatten().sqrt() for var in variances]
 
         def whole(parts: list[LayerAnchors]) -> Tensor:
             return torch.cat([part.formed().double() * scale for part, scale in zip(parts, scales, strict=True)], 1)
 
-        root = (self.root.T @ whole(self.anchors) @ torch.linalg.pinv(whole(anchors), rtol=ROUNDING)).T
-        return replace(self, anchors=anchors, root=root.contiguous(), points=points)
+        own, inverse = whole(self.anchors), torch.linalg.pinv(whole(anchors), rtol=ROUNDING)
+        across = own @ inverse
+        return replace(self, anchors=anchors, weights=across.T @ self.weights @ across, points=points)
 
     def renewed(self, anchors: list[LayerAnchors], moved: Tensor) -> Past:
         """The same data as seen from other means."""
@@ -115,7 +111,7 @@ class Past:
         """So many of the rows, drawn at random, and where they come from; all of them if there are no more."""
         if n_rows >= len(self):
             return self.anchors, self.points
-        rows = torch.randperm(len(self), generator=generator)[:n_rows].to(self.root.device)
+        rows = torch.randperm(len(self), generator=generator)[:n_rows].to(self.weights.device)
         points = None if self.points is None else self.points.map(lambda part: part[rows])
         return [anchor.map(lambda part: part[rows]) for anchor in self.anchors], points
 
