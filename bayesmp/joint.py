@@ -12,10 +12,21 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bayesmp.belief import AnchoredBasis, Basis, Belief, Full, FullBasis, Plan, Spectrum, plan, weighted_gram
+from bayesmp.belief import (
+    MAX_RANK,
+    AnchoredBasis,
+    Basis,
+    Belief,
+    Full,
+    FullBasis,
+    Plan,
+    Points,
+    Spectrum,
+    plan,
+    weighted_gram,
+)
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
-from bayesmp.layers.base import Gradient
 from bayesmp.leave_one_out import leave_out
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
@@ -30,17 +41,19 @@ class _Evidence:
 
     Attributes:
         basis: the coordinates.
-        precision: sum_n features^T Lambda features, (r, r).
+        precision: sum_n features^T Lambda features, (r, r); the past's (belief/past.py) with it.
         rows_seen: precision that data bring to the inputs of each layer's weights, (i,), where the basis is not exact.
+        n_rows: rows of data, the past's with them.
     """
 
     basis: Basis
     precision: Tensor
     rows_seen: list[Tensor] | None
+    n_rows: int
 
     @cached_property
     def belief(self) -> Belief:
-        return self.basis.believe(self.precision, self.rows_seen)
+        return replace(self.basis.believe(self.precision, self.rows_seen), n_rows=self.n_rows)
 
 
 @dataclass(frozen=True)
@@ -112,8 +125,8 @@ def refresh(
     x_seen, y_seen = (x, y) if len(chosen) == len(x) else (x[chosen.to(x.device)], y[chosen.to(y.device)])
     weight = len(x) / len(x_seen)
     layout = network.layout
-    planned = plan(layout, len(x) * network.n_outputs, max_rank=max_rank)
-    basis = _make_basis(network, x_seen, planned, layout.prior_vars, generator)
+    planned = _plan(network, len(x), max_rank=max_rank)
+    basis = _make_basis(network, x_seen, planned, layout.prior_vars, generator, n_rows=len(x) * network.n_outputs)
     head = network.head
     keeps = len(x_seen) * network.n_outputs * planned.rank <= STORED_NUMBERS
     rounds = settings.noise_rounds if head.is_learned and head.is_heard_in_training and keeps else 1
@@ -153,12 +166,18 @@ def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
 
 def memory_plan(network: Network, n_examples: int) -> Plan:
     """Form and memory of the belief for this many training examples, before anything is trained."""
-    return plan(network.layout, n_examples * network.n_outputs)
+    return _plan(network, n_examples)
+
+
+def _plan(network: Network, n_examples: int, *, max_rank: int = MAX_RANK) -> Plan:
+    """The form of the belief for this many examples, and the rows that the past has kept."""
+    n_kept = 0 if network.past is None else len(network.past)
+    return plan(network.layout, n_examples * network.n_outputs + n_kept, max_rank=max_rank)
 
 
 def products_per_pass(network: Network, n_data: int, *, max_examples: int, max_rank: int) -> int:
     """Multiplications in the largest product of matrices of a refresh."""
-    planned = plan(network.layout, n_data * network.n_outputs, max_rank=max_rank)
+    planned = _plan(network, n_data, max_rank=max_rank)
     return min(n_data, max_examples) * network.n_outputs * planned.rank**2
 
 
@@ -166,29 +185,45 @@ def products_per_pass(network: Network, n_data: int, *, max_examples: int, max_r
 
 
 def _make_basis(
-    network: Network, x: Tensor, planned: Plan, prior_vars: list[Tensor], generator: torch.Generator
+    network: Network,
+    x: Tensor,
+    planned: Plan,
+    prior_vars: list[Tensor],
+    generator: torch.Generator,
+    *,
+    n_rows: int,
 ) -> Basis:
-    if planned.form == "full":
-        return FullBasis([var.double().sqrt() for var in prior_vars])
+    """The coordinates. Anchors go to the past and to the n_rows of today as there are data behind them."""
+    is_full, past = planned.form == "full", network.past
+    room = MAX_RANK if is_full else planned.rank
+    older, n_new = None, min(n_rows, room) if is_full else room
+    if past is not None:
+        n_old = len(past)
+        if n_old + n_rows > room:
+            n_old = min(n_old, round(room * past.n_rows / (past.n_rows + n_rows)))
+        older, older_points = past.some(n_old, generator)
+        n_new = min(n_new, room - n_old)
+    points: Points | None = _draw_points(network, x, n_new, generator, all_rows=planned.is_exact)
+    assert points is not None
+    gradients = [] if is_full else network.mixed_gradients(points)[1]
+    if older is not None:
+        points = None if older_points is None else points.join(older_points)
+    if is_full:
+        return FullBasis([var.double().sqrt() for var in prior_vars], points)
+    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points)
+
+
+def _draw_points(network: Network, x: Tensor, n_points: int, generator: torch.Generator, *, all_rows: bool) -> Points:
+    """Every output of every example, if asked for and there is room, else a random mixture of those of some."""
     n_outputs = network.n_outputs
-    if planned.is_exact and len(x) * n_outputs <= planned.rank:  # every output of every example
+    if all_rows and len(x) * n_outputs <= n_points:
         rows = torch.arange(len(x)).repeat_interleave(n_outputs)
         mixes = torch.eye(n_outputs, dtype=x.dtype).repeat(len(x), 1)
-    else:  # a random mixture of the outputs of each of some examples
+    else:
         rows = torch.randperm(len(x), generator=generator)
-        rows = rows.repeat(math.ceil(planned.rank / len(x)))[: planned.rank]
+        rows = rows.repeat(math.ceil(n_points / len(x)))[:n_points]
         mixes = torch.randn(len(rows), n_outputs, generator=generator, dtype=torch.float64)
-    rows, mixes = rows.to(x.device), mixes.to(x).to(network.device)
-    size = network.rows_at_once(2)
-    parts = [
-        network.gradients(x[part].to(network.device), mix[None])[1]
-        for part, mix in zip(rows.split(size), mixes.split(size), strict=True)
-    ]
-    gradients = [
-        Gradient(torch.cat([part[k].inputs for part in parts]), torch.cat([part[k].slopes for part in parts], 1))
-        for k in range(len(prior_vars))
-    ]
-    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact)
+    return Points(x[rows.to(x.device)].to(network.device), mixes.to(x).to(network.device))
 
 
 class _Examples:
@@ -204,6 +239,12 @@ class _Examples:
     def __init__(self, network: Network, basis: Basis, x: Tensor, y: Tensor, weight: float, *, keeps: bool) -> None:
         self.network, self.basis, self.weight = network, basis, weight
         self.x, self.y = x, y
+        self.n_rows = round(weight * len(x)) * network.n_outputs
+        self.known: Tensor | None = None  # what the past says, in the coordinates of the basis
+        if network.past is not None:
+            self.n_rows += network.past.n_rows
+            features = basis.along(network.past.anchors)
+            self.known = features.T @ network.past.weights @ features
         self.kept = list(self.slices(with_features=True)) if keeps else None
 
     def slices(self, *, with_features: bool, with_outside: bool = False) -> Iterator[_Slice]:
@@ -223,10 +264,19 @@ class _Examples:
         """What all examples say under this belief about the constant, and with that the covariance of each one's
         outputs (b, o, o), in slices.
         """
-        evidence = self.accumulate(log_weights)
+        evidence = self.evidence(*self.accumulate(log_weights))
         return evidence, self._covariances(evidence.belief)
 
-    def accumulate(self, log_weights: Tensor) -> _Evidence:
+    def evidence(self, precision: Tensor, rows_seen: list[Tensor] | None) -> _Evidence:
+        """What today's data say, and the past."""
+        if self.known is not None and self.network.past is not None:
+            precision = precision + self.known
+            if rows_seen is not None:
+                rows_seen = [new + old.to(new) for new, old in zip(rows_seen, self.network.past.rows_seen, strict=True)]
+        return _Evidence(self.basis, precision, rows_seen, self.n_rows)
+
+    def accumulate(self, log_weights: Tensor) -> tuple[Tensor, list[Tensor] | None]:
+        """What today's data say in the coordinates of the basis, and what of it the inputs of weights have seen."""
         basis, network = self.basis, self.network
         precision: Tensor | None = None
         rows_seen: list[Tensor] | None = None
@@ -239,8 +289,7 @@ class _Examples:
                 seen = _rows_seen(network, part.x, rho)
                 rows_seen = seen if rows_seen is None else [a + b for a, b in zip(rows_seen, seen, strict=True)]
         assert precision is not None
-        seen_by_all = None if rows_seen is None else [self.weight * part for part in rows_seen]
-        return _Evidence(basis, self.weight * precision, seen_by_all)
+        return self.weight * precision, None if rows_seen is None else [self.weight * part for part in rows_seen]
 
     def _covariances(self, belief: Belief) -> Iterator[tuple[_Slice, Tensor]]:
         for part in self.slices(with_features=False) if self.kept is None else self.kept:
@@ -268,15 +317,16 @@ class _InOneEigensystem(_Examples):
         factor = _common_factor(rho, self._rho)
         if factor is None:
             self._rho, factor = rho, 1.0
-            if isinstance(self.basis, AnchoredBasis) and _common_factor(rho, torch.ones_like(rho)) is not None:
-                self._precision = self.weight * float(rho.max()) * self.basis.own_precision  # the examples are anchors
+            is_even = self.known is None and _common_factor(rho, torch.ones_like(rho)) is not None
+            if isinstance(self.basis, AnchoredBasis) and is_even:  # the examples are the anchors
+                self._precision = self.weight * float(rho.max()) * self.basis.own_precision
             else:
-                self._precision = self.accumulate(log_weights).precision
-            self._spectrum = Spectrum.of(self._precision)
+                self._precision, _ = self.accumulate(log_weights)
+            self._spectrum = Spectrum.of(self._precision, self.known)
             self._turned = [self._spectrum.turn(part.features) for part in self.kept if part.features is not None]
         precision = factor * self._precision
         whole = torch.diag(precision) if precision.ndim == 1 else precision
-        return _Evidence(self.basis, whole, None), self._scaled(factor)
+        return self.evidence(whole, None), self._scaled(factor)
 
     def _scaled(self, factor: float) -> Iterator[tuple[_Slice, Tensor]]:
         assert self.kept is not None
@@ -322,12 +372,12 @@ class _Judged:
 def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, settings: Settings) -> _Judged:
     """Leave-one-out outputs of the first `judged_examples`.
 
-    Leverages of all examples must add up to the degrees of freedom of the belief. Where it is not exact they come to
-    more, because what the span misses of an example is spread evenly although its own data lie just there; one factor
-    for all puts that right. It is about the hold of examples on their own outputs: the variance at other inputs, for
-    which they stand when left out, is the belief's own. Only where sweeps take activations for noisy, as around
-    convolutions, it stays scaled: pulls are weaker there, leave-one-out a little optimistic, and a link that is judged
-    at all of the variance too sharp (docs/lab-notes.md).
+    Leverages of all examples, and that of the past, must add up to the degrees of freedom of the belief. Where it is
+    not exact they come to more, because what the span misses of an example is spread evenly although its own data lie
+    just there; one factor for all puts that right. It is about the hold of examples on their own outputs: the variance
+    at other inputs, for which they stand when left out, is the belief's own. Only where sweeps take activations for
+    noisy, as around convolutions, it stays scaled: pulls are weaker there, leave-one-out a little optimistic, and a
+    link that is judged at all of the variance too sharp (docs/lab-notes.md).
     """
     evidence, answers = examples.ask(log_weights)
     parts: list[tuple[_Slice, Tensor]] = []
@@ -344,7 +394,9 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
             float((covariance.diagonal(dim1=1, dim2=2) * head.to_latent(part.m_out, part.y, log_weights).rho).sum())
             for part, covariance in parts
         )
-        share = min(1.0, evidence.belief.degrees_of_freedom * n_judged / (n_data * max(leverage, 1e-30)))
+        past = examples.network.past
+        held = leverage * n_data / n_judged + (0.0 if past is None else evidence.belief.leverage(past))
+        share = min(1.0, evidence.belief.degrees_of_freedom / max(held, 1e-30))
     left, n_clipped, constant = [], 0, None
     for part, covariance in parts:
         found, clipped = leave_out(

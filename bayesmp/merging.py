@@ -89,6 +89,11 @@ def _check_runs(runs: list[Trainer]) -> None:
     for k, run in enumerate(runs):
         if not run._has_begun:
             raise ValueError(f"run {k} has not been trained yet, so it has no sites to merge; add its data instead")
+        if run.network.past is not None:
+            raise ValueError(
+                f"run {k} has the past of as_prior() in its prior, which merging cannot hold; merge runs first, then "
+                "let what they have learned together be a prior"
+            )
         if k == 0:
             continue
         if run is first or any(run is other for other in runs[:k]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 import weakref
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from bayesmp import checks, persistence
 from bayesmp.arithmetic import few_threads
-from bayesmp.belief import Belief, Layout
+from bayesmp.belief import Belief, LayerAnchors, Layout, Past, Points
 from bayesmp.belief import from_state as belief_from_state
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.graph import Graph
@@ -30,6 +31,7 @@ PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest
 # about 80 bytes at work in float32
 LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief", "flat_targets")  # training changes them
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
+PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
 FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
 INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
@@ -57,6 +59,8 @@ class Network(Generic[P]):
     number per layer, how much of the variance of its sums is left when the correlations between its weights are
     counted in sweeps (schedules/metric.py); and `belief`, the joint belief about all weights that predictions are made
     with (belief/), None before the first training; and `flat_targets`, whether targets came as (n,), not (n, 1).
+
+    `past` is what data of the past say beside the prior, in a network that `as_prior` made, else None.
 
     Args:
         layers: in order, e.g. [Linear(1, 16), LeakyReLU(), Linear(16, 1)].
@@ -93,12 +97,14 @@ class Network(Generic[P]):
         self.graph = Graph(self.layers)
         belief, start, self.spread = self._draw_prior()
         self.marginal = belief.map(lambda part: part.float())
+        self.past: Past | None = None
+        self._yesterday: dict[str, Any] | None = None  # what was learned of the past, and can be gone back to
         self.prior = belief
         self.start = start
         self.sum_share = torch.ones(len(self.layers))
         self.regime = MOMENTS
-        self._belief: Belief | None = None
         self._renew_belief: Callable[[], None] | None = None
+        self.belief = None
         self.flat_targets = False
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
         self.head_log_weights = head.prior_log_weights().float()
@@ -111,7 +117,8 @@ class Network(Generic[P]):
 
         A prior that is assigned is kept in float64, too, so that a later change of dtype starts from the full
         precision and a saved network has the same prior in any dtype. Assign it; changes in place would be lost.
-        Training then starts at its means; assign `start` for other ones.
+        Training then starts at its means; assign `start` for other ones. A prior that is assigned takes the place of
+        the past (`as_prior`), too.
         """
         return self._prior
 
@@ -120,11 +127,12 @@ class Network(Generic[P]):
         if hasattr(self, "_prior") and belief is self.marginal:
             raise ValueError(
                 "net.prior = net.marginal would take what was learned as the prior but drop all correlations between "
-                "weights, which makes it far too sure; train on old and new data together instead"
+                "weights, which makes it far too sure; net.as_prior() keeps them, or train on old and new data together"
             )
         self._exact_prior = belief.map(lambda part: part.to(device="cpu", dtype=torch.float64, copy=True))
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
         self.start = self._exact_prior.mean
+        self.past = self._yesterday = None
 
     @property
     def exact_prior(self) -> Gaussian:
@@ -146,6 +154,7 @@ class Network(Generic[P]):
     @belief.setter
     def belief(self, belief: Belief | None) -> None:
         self._belief, self._renew_belief = belief, None
+        self._belief_mean = None if belief is None else self.marginal.mean  # which it is about
 
     @property
     def has_belief(self) -> bool:
@@ -163,6 +172,11 @@ class Network(Generic[P]):
         """Whether the marginal is another than the prior."""
         prior, marginal = self.prior, self.marginal
         return not (torch.equal(prior.tau, marginal.tau) and torch.equal(prior.rho, marginal.rho))
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has a joint belief, and that is not just the one it took over as its prior."""
+        return self.has_belief and (self._yesterday is None or self._belief is not self._yesterday["belief"])
 
     @property
     def device(self) -> torch.device:
@@ -184,7 +198,7 @@ class Network(Generic[P]):
             device, dtype = None, device
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        has_learned, belief = self.has_learned, self.belief
+        has_learned, is_trained, belief = self.has_learned, self.is_trained, self.belief
         dtype = dtype or self.dtype
         device = self.device if device is None else torch.device(device)
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -199,6 +213,11 @@ class Network(Generic[P]):
         self.head_log_weights = self.head_log_weights.to(device=device, dtype=dtype)
         self.sum_share = self.sum_share.to(device=device, dtype=dtype)
         self.belief = None if belief is None else belief.to(device, dtype)
+        if self._yesterday is not None:
+            self._remember(_moved(self._yesterday, device, dtype))
+            if belief is not None and not is_trained:
+                self.belief = self._yesterday["belief"]
+            self.renew_past()
         return self
 
     def take_shape(self, shape: Sequence[int]) -> None:
@@ -220,9 +239,13 @@ class Network(Generic[P]):
         return self.to("cpu")
 
     def reset(self) -> None:
-        """Forget all data: the marginal becomes the prior again."""
+        """Forget all data but those of the past: the marginal becomes the prior again."""
+        if self._yesterday is not None:
+            self.learn(_copied(self._yesterday))
+            self.renew_past()
+            return
         self.marginal = self.prior.map(torch.clone)
-        self.head_log_weights = self.head.prior_log_weights().to(self.head_log_weights)
+        self.head_log_weights = self.head_prior.to(self.head_log_weights)
         self.sum_share = torch.ones_like(self.sum_share)
         self.regime = MOMENTS
         self.belief = None
@@ -240,6 +263,128 @@ class Network(Generic[P]):
         """Take what a network of the same layers and head has learned."""
         for name in LEARNED:
             setattr(self, name, learned[name])
+
+    # --- the past ----------------------------------------------------------------------------------------------------
+
+    def as_prior(self) -> Network[P]:
+        r"""A new network whose prior is what this one has learned, with all correlations: the joint belief.
+
+        Train it on new data alone (`bayesmp.fit`, `Trainer`; the parallel schedule); nothing of the old data is needed.
+        Until then it predicts as this one does. With N(m_0, H^{-1}) the belief, H = D + K is split into a precision per
+        weight, the new network's `prior` around m_0, and `past`, which is K. What was learned about the head's constant
+        is its prior, too. `reset` goes back to here, and what the new network learns can be the prior of the next.
+
+        The belief is about the network linearised around m_0: as long as new data move the outputs for old inputs by
+        little, it is as if old and new data were trained on together (exactly so for a linear network with known
+        noise). Where they must move far it holds them only as well as the tangent does. In large networks, whose
+        belief is over anchors (belief/), old and new data share these, as there are rows behind them.
+
+        Only new data belong to it: data that this network has seen already would be counted twice, and nothing here
+        can tell.
+        """
+        if self.belief is None:
+            raise ValueError(
+                "this network has no joint belief that could be a prior: train it first (bayesmp.fit), or let an "
+                "interrupted run end (Trainer.run); a network that has seen nothing is its own prior"
+            )
+        self._check_belief(self.belief)
+        new = copy.copy(self)
+        new.learn(_copied(self.learned()))
+        variances, _ = self.belief.as_past()
+        var = self._from_matrices([part.double() for part in variances])
+        new.prior = Gaussian.from_moments(self.marginal.mean.double(), var)
+        new._remember(self.learned())
+        return new
+
+    def _check_belief(self, belief: Belief) -> None:
+        """Raise if the belief is not about these means and this prior."""
+        if self._belief_mean is None or not torch.equal(self._belief_mean, self.marginal.mean):
+            raise ValueError(
+                "the joint belief is about other means than the network has now: they were changed after training "
+                "(net.marginal); train it again, or call as_prior() before"
+            )
+        if not all(
+            torch.allclose(own.double(), var.double(), rtol=1e-5, atol=0.0)
+            for own, var in zip(belief.prior_vars, self.layout.prior_vars, strict=True)
+        ):
+            raise ValueError(
+                "the joint belief was made with another prior than the network has now: net.prior was assigned after "
+                "training; train it again, or call as_prior() before"
+            )
+
+    @torch.no_grad()
+    def _remember(self, learned: dict[str, Any]) -> None:
+        """Let what was learned of the past, around the prior's means, hold beside the prior."""
+        self._yesterday = {**_copied(learned), "head": self.head}
+        belief: Belief = learned["belief"]
+        self._past_mean = learned["marginal"].mean
+        variances, past = belief.as_past()
+        points = belief.basis.points
+        if points is not None:
+            now = self.learned()
+            self.learn(learned)
+            self._past_outputs, gradients = self.mixed_gradients(points)
+            self.learn(now)
+            if past.points is None:
+                past = past.over(points, _anchors(gradients, variances), variances)
+        self.past = past
+        self._past_rho = self._from_matrices(self.past.precisions).to(self.prior.rho)
+
+    def check_past(self) -> None:
+        """Raise if the past is that of another head."""
+        if self._yesterday is not None and self.head is not self._yesterday["head"]:
+            raise ValueError(
+                f"this network's prior was learned with another head, {self._yesterday['head']!r}, and now it has "
+                f"{self.head!r}: what the past says is about outputs of the former; keep the head that as_prior() gave"
+            )
+
+    @property
+    def head_prior(self) -> Tensor:
+        """Log-prior over the grid of the head's constant: the head's own, or what the past says."""
+        return self.head.prior_log_weights() if self._yesterday is None else self._yesterday["head_log_weights"]
+
+    def prior_at(self, mean: Tensor) -> Gaussian:
+        """What prior and past say about each weight at these means: D and K as one message, in float64.
+
+        Its slope at `mean` is that of N(m_0, (D + K)^{-1}); its precision D + diag K.
+        """
+        prior = self.prior.map(torch.Tensor.double)
+        if self.past is None:
+            return prior
+        change = mean.double() - self._past_mean.double()
+        slope = self._past_pull(change) + self._from_matrices(self.past.pull_at_last())
+        rho = self._past_rho.double()
+        return Gaussian(prior.tau + rho * mean.double() - slope, prior.rho + rho)
+
+    def prior_pull(self, change: Tensor) -> Tensor:
+        """D + K applied to a change of all weights: by how much prior and past then pull back."""
+        pull = self.prior.rho * change
+        return pull if self.past is None else pull + self._past_pull(change)
+
+    @torch.no_grad()
+    def renew_past(self) -> None:
+        """See the past from the current means, where it is known from which inputs it comes (belief/past.py)."""
+        if self.past is None or self.past.points is None:
+            return
+        outputs, gradients = self.mixed_gradients(self.past.points)
+        anchors = _anchors(gradients, self.layout.prior_vars)
+        self.past = self.past.renewed(anchors, outputs - self._past_outputs)
+        self._past_mean = self.marginal.mean
+
+    def _past_pull(self, change: Tensor) -> Tensor:
+        assert self.past is not None
+        parts = self.unpack(change)
+        matrices = [node.layer.to_matrix(parts[node.index]) for node in self.graph.weight_nodes]
+        return self._from_matrices(self.past.pull(matrices)).to(change)
+
+    def _from_matrices(self, matrices: Sequence[Tensor]) -> Tensor:
+        """The flat vector of one matrix (o, i) per layer with weights."""
+        tensors: list[dict[str, Tensor]] = [{} for _ in self.layers]
+        for node, matrix in zip(self.graph.weight_nodes, matrices, strict=True):
+            tensors[node.index] = node.layer.from_matrix(matrix)
+        return self.pack_tensors(tensors)
+
+    # --- weights, flat and by layer ----------------------------------------------------------------------------------
 
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""
@@ -294,7 +439,8 @@ class Network(Generic[P]):
             "prior": self.prior_rule,
             "flat_targets": self.flat_targets,
             "regime": self.regime.to_json(),
-            "belief": None if self.belief is None else self.belief.description(),
+            "belief": self.belief.description() if self.belief is not None and self.is_trained else None,
+            "past": self._describe_past(),
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
@@ -311,7 +457,31 @@ class Network(Generic[P]):
             "sum_share": self.sum_share,
             "head.log_weights": self.head_log_weights,
             "head.grid": self.head.grid,
-        } | {f"belief.{name}": part for name, part in (self.belief.state() if self.belief is not None else {}).items()}
+            **(_named("belief.", self.belief.state()) if self.belief is not None and self.is_trained else {}),
+            **_named("past.", self._past_state()),
+        }
+
+    def _describe_past(self) -> dict[str, Any] | None:
+        if self._yesterday is None:
+            return None
+        return {
+            "belief": self._yesterday["belief"].description(),
+            "regime": self._yesterday["regime"].to_json(),
+            "flat_targets": self._yesterday["flat_targets"],
+            "is_all": self.belief is self._yesterday["belief"],
+        }
+
+    def _past_state(self) -> dict[str, Tensor]:
+        if self._yesterday is None:
+            return {}
+        learned = self._yesterday
+        return {
+            "marginal.tau": learned["marginal"].tau,
+            "marginal.rho": learned["marginal"].rho,
+            "sum_share": learned["sum_share"],
+            "head_log_weights": learned["head_log_weights"],
+            **_named("belief.", learned["belief"].state()),
+        }
 
     # --- first order -------------------------------------------------------------------------------------------------
 
@@ -333,6 +503,19 @@ class Network(Generic[P]):
             slopes: (k, b, n_outputs), how the outputs are mixed; each output by itself if not given.
         """
         return self.gradients_and_noise(x, slopes)[:2]
+
+    def mixed_gradients(self, points: Points) -> tuple[Tensor, list[Gradient]]:
+        """One mixture of the outputs at each point, (m,), and its slopes in each layer's weights, (1, m, ...)."""
+        size = self.rows_at_once(2)
+        parts = [
+            (*self.gradients(x.to(self.device), mixes[None]), mixes)
+            for x, mixes in zip(points.x.split(size), points.mixes.split(size), strict=True)
+        ]
+        found = [gradients for _, gradients, _ in parts]
+        return torch.cat([(m_out.mean * mixes).sum(1) for m_out, _, mixes in parts]), [
+            Gradient(torch.cat([part[k].inputs for part in found]), torch.cat([part[k].slopes for part in found], 1))
+            for k in range(len(found[0]))
+        ]
 
     def gradients_and_noise(self, x: Tensor, slopes: Tensor | None = None) -> tuple[Moments, list[Gradient], Tensor]:
         """`gradients`, and the part of the outputs' variance that messages to weights take for noise, (b, o)."""
@@ -515,9 +698,11 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     network.to(getattr(torch, found["dtype"]))
     for name in FIXED_TENSORS:
         file.fill(network.state()[name], name)
-    learn_from_file(network, file)
     exact, start = network._exact_prior, network.start
     network.prior, network.start = exact, start
+    if found.get("past") is not None:
+        network._remember(_past_from_file(network, file))
+    learn_from_file(network, file)
     means, variances = network.unpack(exact.mean), network.unpack(exact.var)
     for k, part in enumerate(found["layers"]):
         for name in part["given_priors"]:
@@ -530,14 +715,57 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     found = file.header["network"]
     for name in LEARNED_TENSORS:
         file.fill(network.state()[name], name)
-    belief = None
-    if found["belief"] is not None:
-        names = [name for name in file.names() if name.startswith("belief.")]
-        parts = {name.removeprefix("belief."): file.tensor(name).clone() for name in names}
-        belief = belief_from_state(found["belief"], parts).to(network.device, network.dtype)
-    network.belief = belief
+    network.belief = None if found["belief"] is None else _belief_from_file(network, file, "belief.", found["belief"])
+    if network._yesterday is not None and found["past"]["is_all"]:
+        network.belief = network._yesterday["belief"]
     network.regime = Regime(**found["regime"])
     network.flat_targets = found.get("flat_targets", False)
+    network.renew_past()
+
+
+def _past_from_file(network: Network, file: persistence.SavedFile) -> dict[str, Any]:
+    """What the network in an open file had learned of the past."""
+    found = file.header["network"]["past"]
+    tensors = {name: file.tensor(f"past.{name}").clone() for name in PAST_TENSORS}
+    return {
+        "marginal": Gaussian(tensors["marginal.tau"], tensors["marginal.rho"]),
+        "head_log_weights": tensors["head_log_weights"],
+        "sum_share": tensors["sum_share"],
+        "regime": Regime(**found["regime"]),
+        "belief": _belief_from_file(network, file, "past.belief.", found["belief"]),
+        "flat_targets": found["flat_targets"],
+    }
+
+
+def _belief_from_file(
+    network: Network, file: persistence.SavedFile, prefix: str, description: dict[str, Any]
+) -> Belief:
+    names = [name for name in file.names() if name.startswith(prefix)]
+    parts = {name.removeprefix(prefix): file.tensor(name).clone() for name in names}
+    return belief_from_state(description, parts).to(network.device, network.dtype)
+
+
+def _anchors(gradients: Sequence[Gradient], variances: Sequence[Tensor]) -> list[LayerAnchors]:
+    return [LayerAnchors.of(part, var) for part, var in zip(gradients, variances, strict=True)]
+
+
+def _named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: part for name, part in tensors.items()}
+
+
+def _copied(learned: dict[str, Any]) -> dict[str, Any]:
+    """What was learned, in tensors that a training run may change."""
+    marginal: Gaussian = learned["marginal"]
+    clones = {name: learned[name].clone() for name in ("head_log_weights", "sum_share")}
+    return {**learned, **clones, "marginal": marginal.map(torch.clone)}
+
+
+def _moved(learned: dict[str, Any], device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What was learned on another device, in another precision."""
+    marginal: Gaussian = learned["marginal"]
+    moved = {name: learned[name].to(device=device, dtype=dtype) for name in ("head_log_weights", "sum_share")}
+    marginal = marginal.map(lambda part: part.to(device=device, dtype=dtype))
+    return {**learned, **moved, "marginal": marginal, "belief": learned["belief"].to(device, dtype)}
 
 
 def check_same_network(network: Network, file: persistence.SavedFile, remedy: str) -> None:
@@ -545,7 +773,8 @@ def check_same_network(network: Network, file: persistence.SavedFile, remedy: st
     ours, theirs = persistence.as_saved(network.description()), file.header["network"]
     different = [name for name in ours if name not in LEARNED and ours[name] != theirs.get(name)]
     if not different:
-        different = [name for name in FIXED_TENSORS if not torch.equal(network.state()[name], file.tensor(name))]
+        fixed = [name for name in network.state() if name in FIXED_TENSORS or name.startswith("past.")]
+        different = [name for name in fixed if not torch.equal(network.state()[name], file.tensor(name))]
     if different:
         raise ValueError(f"{file.path!r} holds the run of another network: {', '.join(different)} differ{remedy}")
 

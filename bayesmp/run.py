@@ -130,7 +130,7 @@ class Run:
     def _begin(self) -> None:
         """Take the network over, and start from its prior."""
         network = self.network
-        if network.belief is not None:
+        if network.is_trained:
             warnings.warn(
                 "this network was trained before, and a new run starts from its prior: what it had learned is dropped. "
                 "To train on, keep the Trainer and call run() again; to start anew on purpose, call network.reset()",
@@ -341,7 +341,7 @@ class Run:
     def check_invariant(self) -> float:
         """Largest relative distance between the running marginal and prior x all sites; ~0 but for rounding."""
         self.sites.recount()
-        exact = self.sites.posterior(self.network.prior)
+        exact = self.sites.posterior(self.network.prior_at(self.sites.origin))
         scale_tau = exact.rho.sqrt() + exact.tau.abs()
         gap_tau = ((self.network.marginal.tau - exact.tau).abs() / scale_tau).max()
         gap_rho = ((self.network.marginal.rho - exact.rho).abs() / exact.rho).max()

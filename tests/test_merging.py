@@ -156,3 +156,12 @@ def test_another_start_is_refused():
     trainer.run(1)
     with pytest.raises(ValueError, match="because they differ in starting means"):
         bmp.merge([run(*half(0)), trainer])
+
+
+def test_runs_with_a_past_are_refused():
+    network = run(X[:20], Y[:20]).network
+    parts = [bmp.Trainer(network.as_prior(), X[a:b], Y[a:b], batch_size=8) for a, b in ((20, 30), (30, 40))]
+    for part in parts:
+        part.run(1)
+    with pytest.raises(ValueError, match="past"):
+        bmp.merge(parts)

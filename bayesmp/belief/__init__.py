@@ -11,6 +11,9 @@ made by a pass over the data (joint.py) and knows nothing of how training went. 
           With as many anchors as there are rows in all the span misses nothing, and this is exact, too. Rows of dense
           layers are never formed: J_z J_x^T = (a_z . a_x) (g_z . g_x) for inputs a and slopes g.
 
+A belief can be split as H = D + K (`as_past`): D diagonal and K, the `Past`, what data say beside it. They are the
+prior for tomorrow's data (`Network.as_prior`), and the rows of K then stand among the anchors of the next belief.
+
 Everything a caller asks goes through gradients, one per weight layer (layers/base.py); None stands for a layer that
 takes no part, so that a list with one entry asks about the sums of that layer alone.
 """
@@ -21,9 +24,11 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesmp.belief.anchored import Anchored, AnchoredBasis, LayerAnchors
+from bayesmp.belief.anchored import Anchored, AnchoredBasis
+from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, Spectrum, plan, weighted_gram
 from bayesmp.belief.full import Full, FullBasis
+from bayesmp.belief.past import Past
 
 __all__ = [
     "MAX_RANK",
@@ -33,8 +38,11 @@ __all__ = [
     "Belief",
     "Full",
     "FullBasis",
+    "LayerAnchors",
     "Layout",
+    "Past",
     "Plan",
+    "Points",
     "Spectrum",
     "from_state",
     "plan",
@@ -47,9 +55,11 @@ Basis = FullBasis | AnchoredBasis
 def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belief:
     """The belief of a file."""
     layers = range(description["n_layers"])
+    n_rows = description.get("n_rows", 0)  # which files did not say before there was a past
+    points = Points(tensors["points.x"], tensors["points.mixes"]) if "points.x" in tensors else None
     if description["form"] == "full":
-        return Full(FullBasis([tensors[f"std.{k}"] for k in layers]), tensors["whitener"])
+        return Full(FullBasis([tensors[f"std.{k}"] for k in layers], points), tensors["whitener"], n_rows)
     anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
     variances = [tensors[f"prior_var.{k}"] for k in layers]
-    basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"])
-    return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"])
+    basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points)
+    return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"], n_rows)

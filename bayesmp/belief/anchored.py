@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,78 +11,12 @@ import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh, exact_products
+from bayesmp.belief.anchors import LayerAnchors, Points, even, shaped
 from bayesmp.belief.base import Belief, Gradients, chunks, lifted, total
+from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
 NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
-
-
-@dataclass(frozen=True)
-class LayerAnchors:
-    """The anchors' gradients in one layer: inputs (m, i) and slopes (m, o) of a dense layer, or rows (m, o i).
-
-    `var` is a covariance of the layer's weights that does not depend on the output unit, (i,), unless rows are formed,
-    which may have one per weight, (o, i).
-    """
-
-    inputs: Tensor | None
-    slopes: Tensor | None
-    rows: Tensor | None
-
-    @classmethod
-    def of(cls, gradient: Gradient, prior_var: Tensor) -> LayerAnchors:
-        """From the gradient (1, m, ...) of the anchors."""
-        is_even = bool((prior_var == prior_var[:1]).all())
-        if gradient.inputs.shape[1] == 1 and is_even:
-            return cls(gradient.inputs[:, 0], gradient.slopes[0, :, 0], None)
-        return cls(None, None, gradient.flat()[0])
-
-    def gram(self, var: Tensor) -> Tensor:
-        """(m, m) in float64: J_z var J_z^T."""
-        if self.rows is not None:
-            rows = self.rows.double()
-            return (rows * _expand(var, rows).double()) @ rows.T
-        assert self.inputs is not None and self.slopes is not None
-        inputs, slopes = self.inputs.double(), self.slopes.double()
-        return ((inputs * var.double()) @ inputs.T) * (slopes @ slopes.T)
-
-    def products(self, gradient: Gradient, var: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor | None]:
-        """J_x var J_z^T (b, k, m), and J_x var J_x^T (b, k, k) if asked for."""
-        if self.rows is not None:
-            rows = _scaled_rows(gradient, var)
-            cross = rows @ (self.rows * _expand(var, self.rows).sqrt()).T
-            return cross, rows @ rows.transpose(1, 2) if own else None
-        assert self.inputs is not None and self.slopes is not None
-        inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
-        cross = (slopes @ self.slopes.T).mul_(((inputs * var) @ self.inputs.T)[:, None])
-        return cross, self.own_product(gradient, var) if own else None
-
-    def own_product(self, gradient: Gradient, var: Tensor) -> Tensor:
-        """J_x var J_x^T (b, k, k)."""
-        if self.rows is not None:
-            rows = _scaled_rows(gradient, var)
-            return rows @ rows.transpose(1, 2)
-        inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
-        size = (inputs.square() * var).sum(1)[:, None, None]
-        return size * (slopes @ slopes.transpose(1, 2))
-
-    def along(self, matrix: Tensor) -> Tensor:
-        """(m,): J_z applied to a change of the weights (o, i)."""
-        if self.rows is not None:
-            return self.rows @ matrix.flatten()
-        assert self.inputs is not None and self.slopes is not None
-        return ((self.slopes @ matrix) * self.inputs).sum(1)
-
-    def mix(self, weights: Tensor, shape: torch.Size) -> Tensor:
-        """(o, i): J_z^T applied to one number per anchor."""
-        if self.rows is not None:
-            return (weights @ self.rows).view(shape)
-        assert self.inputs is not None and self.slopes is not None
-        return (self.slopes * weights[:, None]).T @ self.inputs
-
-    def map(self, function: Any) -> LayerAnchors:
-        parts = (self.inputs, self.slopes, self.rows)
-        return LayerAnchors(*(None if part is None else function(part) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -94,21 +27,34 @@ class AnchoredBasis:
     prior_vars: list[Tensor]  # (o, i)
     turn: Tensor  # T (m, r), float64
     is_exact: bool
+    points: Points | None = None  # where the anchors come from, if that is known
 
     @classmethod
-    def of(cls, gradients: Sequence[Gradient], prior_vars: list[Tensor], *, is_exact: bool) -> AnchoredBasis:
-        """From gradients (1, m, ...): one row of the training data per anchor."""
+    def of(
+        cls,
+        gradients: Sequence[Gradient],
+        prior_vars: list[Tensor],
+        *,
+        is_exact: bool,
+        older: Sequence[LayerAnchors] | None = None,
+        points: Points | None = None,
+    ) -> AnchoredBasis:
+        """From gradients (1, m, ...): one row of the training data per anchor; and from anchors of the past. Points
+        are those of all of them.
+        """
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
-        grams = [part.gram(_even(var)) for part, var in zip(anchors, prior_vars, strict=True)]
+        if older is not None:
+            anchors = [part.join(more) for part, more in zip(anchors, older, strict=True)]
+        grams = [part.gram(even(var)) for part, var in zip(anchors, prior_vars, strict=True)]
         values, vectors = eigh(total(grams))
         kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
         turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
-        return cls(anchors, prior_vars, turn, is_exact)
+        return cls(anchors, prior_vars, turn, is_exact, points)
 
     @cached_property
     def even_vars(self) -> list[Tensor]:
         """Prior variances (i,), or (o, i) of layers where they differ between output units."""
-        return [_even(var) for var in self.prior_vars]
+        return [even(var) for var in self.prior_vars]
 
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
@@ -118,6 +64,11 @@ class AnchoredBasis:
             cross, _ = self.products(part, bases, own=False)
             found.append(cross @ self.turn.to(cross))
         return found[0] if len(found) == 1 else torch.cat(found)
+
+    def along(self, anchors: Sequence[LayerAnchors]) -> Tensor:
+        """(m, r) in float64: features of m rows that were kept."""
+        parts = zip(anchors, self.anchors, self.even_vars, strict=True)
+        return total([rows.cross(own, var) for rows, own, var in parts]) @ self.turn
 
     @property
     def own_precision(self) -> Tensor:
@@ -188,10 +139,15 @@ class Anchored(Belief):
     bases: list[Tensor]
     half: Tensor
     reduction: Tensor
+    n_rows: int = 0
 
     @property
     def is_exact(self) -> bool:  # type: ignore[override]
         return self.basis.is_exact
+
+    @property
+    def prior_vars(self) -> list[Tensor]:
+        return self.basis.prior_vars
 
     @property
     def rank(self) -> int:
@@ -218,17 +174,30 @@ class Anchored(Belief):
         grams = []
         parts = zip(self.basis.anchors, self.bases, self.basis.prior_vars, self.basis.even_vars, strict=True)
         for anchor, base, var, even_var in parts:
-            settled += (1.0 - _shaped(base, var).double() / var.double()).sum()
+            settled += (1.0 - shaped(base, var).double() / var.double()).sum()
             grams.append(anchor.gram(base.square() / even_var))
         return float(settled + (total(grams) @ self.shadow * self.shadow).sum())
 
+    def leverage(self, past: Past) -> float:
+        parts = list(zip(past.anchors, self.basis.anchors, self.bases, strict=True))
+        whole = total([rows.gram(base) for rows, _, base in parts])
+        cross = total([rows.cross(own, base) for rows, own, base in parts]) @ self.shadow
+        return float(((whole - cross @ cross.T) * past.weights).sum())
+
+    def as_past(self) -> tuple[list[Tensor], Past]:
+        """D holds what the span misses, so K has the anchors alone."""
+        variances = [shaped(base, var) for base, var in zip(self.bases, self.basis.prior_vars, strict=True)]
+        shapes = [var.shape for var in variances]
+        root = self.basis.turn @ self.half
+        return variances, Past(self.basis.anchors, root @ root.T, shapes, self.n_rows, self.basis.points)
+
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        found = [slope * _shaped(base, slope) for slope, base in zip(slopes, self.bases, strict=True)]
+        found = [slope * shaped(base, slope) for slope, base in zip(slopes, self.bases, strict=True)]
         along = torch.stack([a.along(part) for a, part in zip(self.basis.anchors, found, strict=True)]).sum(0)
         inner = self.reduction @ (self.reduction.T @ (self.basis.turn.T @ along.double()))
         weights = (self.basis.turn @ inner).to(found[0])
         return [
-            part - anchor.mix(weights, part.shape) * _shaped(base, part)
+            part - anchor.mix(weights, part.shape) * shaped(base, part)
             for part, anchor, base in zip(found, self.basis.anchors, self.bases, strict=True)
         ]
 
@@ -239,7 +208,7 @@ class Anchored(Belief):
         slopes = []
         for anchor, base, var in zip(self.basis.anchors, self.bases, self.basis.prior_vars, strict=True):
             own = torch.randn(var.shape, dtype=torch.float64, generator=generator).to(var)
-            slopes.append(own * _shaped(base, var).rsqrt() + anchor.mix(weights, var.shape))
+            slopes.append(own * shaped(base, var).rsqrt() + anchor.mix(weights, var.shape))
         return self.solve(slopes)
 
     def state(self) -> dict[str, Tensor]:
@@ -248,10 +217,12 @@ class Anchored(Belief):
             parts = {"inputs": anchor.inputs, "slopes": anchor.slopes, "rows": anchor.rows}
             found |= {f"{name}.{k}": part for name, part in parts.items() if part is not None}
             found |= {f"base.{k}": self.bases[k], f"prior_var.{k}": self.basis.prior_vars[k]}
+        if self.basis.points is not None:
+            found |= {"points.x": self.basis.points.x, "points.mixes": self.basis.points.mixes}
         return found
 
     def description(self) -> dict[str, Any]:
-        return {"form": "anchored", "n_layers": len(self.bases), "is_exact": self.is_exact}
+        return {"form": "anchored", "n_layers": len(self.bases), "is_exact": self.is_exact, "n_rows": self.n_rows}
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Anchored:
         def cast(part: Tensor) -> Tensor:
@@ -263,29 +234,7 @@ class Anchored(Belief):
             [cast(var) for var in basis.prior_vars],
             basis.turn.to(device),
             basis.is_exact,
+            None if basis.points is None else basis.points.map(cast),
         )
-        return Anchored(moved, [cast(base) for base in self.bases], self.half.to(device), self.reduction.to(device))
-
-
-def _even(prior_var: Tensor) -> Tensor:
-    """A prior variance (o, i) as (i,) where it is the same for all output units."""
-    return prior_var[0] if bool((prior_var == prior_var[:1]).all()) else prior_var
-
-
-def _scaled_rows(gradient: Gradient, var: Tensor) -> Tensor:
-    """(b, k, o i): J_x var^{1/2}; a variance of inputs is put on them, which costs less than on every row."""
-    if var.ndim == 1:
-        return Gradient(gradient.inputs * var.sqrt(), gradient.slopes).flat().transpose(0, 1)
-    return gradient.flat().transpose(0, 1) * var.sqrt().flatten()
-
-
-def _expand(var: Tensor, rows: Tensor) -> Tensor:
-    """A variance (i,) or (o, i) along rows (..., o i)."""
-    if var.ndim == 2:
-        return var.flatten()
-    return var.repeat(math.prod(rows.shape[-1:]) // len(var))
-
-
-def _shaped(var: Tensor, matrix: Tensor) -> Tensor:
-    """A variance (i,) or (o, i) as it broadcasts against a matrix (o, i)."""
-    return var if var.ndim == 2 else var.expand_as(matrix)
+        bases, half, reduction = [cast(base) for base in self.bases], self.half.to(device), self.reduction.to(device)
+        return Anchored(moved, bases, half, reduction, self.n_rows)

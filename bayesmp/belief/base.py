@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh
+from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
 MAX_RANK = 1024  # dimension of the space in which H is kept; 3 matrices of its square in float64
@@ -61,7 +62,14 @@ def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
 class Belief(ABC):
     """A Gaussian over all weights around their trained means."""
 
+    basis: Any  # coordinates, with the points from which the past can be seen again
     is_exact: bool
+    n_rows: int  # of data that it stands for, examples x outputs, those of the past with them
+
+    @property
+    @abstractmethod
+    def prior_vars(self) -> list[Tensor]:
+        """The prior that it was made with, (o, i) per layer."""
 
     @property
     @abstractmethod
@@ -76,6 +84,14 @@ class Belief(ABC):
     @abstractmethod
     def degrees_of_freedom(self) -> float:
         """How many directions in weight space the data have settled, tr(I - prior H^{-1}): the sum of all leverages."""
+
+    @abstractmethod
+    def leverage(self, past: Past) -> float:
+        """tr(K H^{-1}): how many of these directions the past has settled, if it is part of the belief."""
+
+    @abstractmethod
+    def as_past(self) -> tuple[list[Tensor], Past]:
+        """H = D + K apart: the variances D^{-1}, one matrix (o, i) per layer, and K, what data say beside them."""
 
     @abstractmethod
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
@@ -106,8 +122,17 @@ class Spectrum:
     vectors: Tensor | None  # None: the coordinates themselves
 
     @classmethod
-    def of(cls, precision: Tensor) -> Spectrum:
-        """From (r, r), or (r,) where it is diagonal."""
+    def of(cls, precision: Tensor, known: Tensor | None = None) -> Spectrum:
+        """From (r, r), or (r,) where it is diagonal; beside what is known already, (r, r), and not multiplied by c.
+
+        With (I + known) = L L^T all is as without it in the coordinates L^T.
+        """
+        if known is not None:
+            eye = torch.eye(len(known), dtype=known.dtype, device=known.device)
+            factor = torch.linalg.cholesky(eye + known)
+            half = torch.linalg.solve_triangular(factor, precision, upper=False)
+            values, vectors = eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
+            return cls(values.clamp_min(0.0), torch.linalg.solve_triangular(factor.T, vectors, upper=True))
         if precision.ndim == 1:
             return cls(precision, None)
         values, vectors = eigh(precision)

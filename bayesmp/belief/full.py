@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesmp.arithmetic import eigh
+from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import Belief, Gradients, chunks, total
+from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
 
@@ -19,6 +22,7 @@ class FullBasis:
     """Coordinates: every weight, in units of its prior std."""
 
     stds: list[Tensor]  # (o, i) per layer, float64
+    points: Points | None = None  # some that span what the data say, for the past (past.py)
     is_exact = True
 
     def features(self, gradients: Gradients) -> Tensor:
@@ -30,6 +34,12 @@ class FullBasis:
             for gradient, std in zip(gradients, self.stds, strict=True)
         ]
         return torch.cat(parts, 2).transpose(0, 1)
+
+    def along(self, anchors: Sequence[LayerAnchors]) -> Tensor:
+        """(m, r) in float64: features of m rows that were kept."""
+        return torch.cat(
+            [rows.formed().double() * std.flatten() for rows, std in zip(anchors, self.stds, strict=True)], 1
+        )
 
     def outside(self, gradients: Gradients, features: Tensor | None = None) -> float:
         """Covariance under the prior of what lies outside the span: nothing does."""
@@ -49,7 +59,12 @@ class Full(Belief):
 
     basis: FullBasis
     whitener: Tensor
+    n_rows: int = 0
     is_exact = True
+
+    @property
+    def prior_vars(self) -> list[Tensor]:
+        return [std.square() for std in self.basis.stds]
 
     @property
     def rank(self) -> int:
@@ -88,6 +103,19 @@ class Full(Belief):
     def degrees_of_freedom(self) -> float:
         return len(self.whitener) - float(self.whitener.square().sum())
 
+    def leverage(self, past: Past) -> float:
+        features = self.basis.along(past.anchors) @ self.whitener.T
+        return float((features * (past.weights @ features)).sum())
+
+    def as_past(self) -> tuple[list[Tensor], Past]:
+        """K by its eigenvectors, in units of the prior: one row for each of them."""
+        values, vectors = eigh(self.whitener.T @ self.whitener)
+        parts = vectors.T.split([std.numel() for std in self.basis.stds], 1)
+        stds = self.basis.stds
+        anchors = [LayerAnchors(None, None, part / std.flatten()) for part, std in zip(parts, stds, strict=True)]
+        weights = torch.diag((1.0 / values - 1.0).clamp_min(0.0))
+        return self.prior_vars, Past(anchors, weights, [std.shape for std in stds], self.n_rows)
+
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         stds = self.basis.stds
         flat = torch.cat([(slope.double() * std).flatten() for slope, std in zip(slopes, stds, strict=True)])
@@ -103,13 +131,18 @@ class Full(Belief):
         return [(part.view(std.shape) * std).to(dtype) for part, std in zip(parts, stds, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
-        return {"whitener": self.whitener} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
+        found = {"whitener": self.whitener} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
+        points = self.basis.points
+        return found if points is None else found | {"points.x": points.x, "points.mixes": points.mixes}
 
     def description(self) -> dict[str, Any]:
-        return {"form": "full", "n_layers": len(self.basis.stds)}
+        return {"form": "full", "n_layers": len(self.basis.stds), "n_rows": self.n_rows}
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Full:
-        return Full(FullBasis([std.to(device) for std in self.basis.stds]), self.whitener.to(device))
+        points = self.basis.points
+        moved = None if points is None else points.map(lambda part: part.to(device=device, dtype=dtype))
+        stds = [std.to(device) for std in self.basis.stds]
+        return Full(FullBasis(stds, moved), self.whitener.to(device), self.n_rows)
 
 
 def _whitened(gradient: Gradient, whitener: Tensor) -> Tensor:

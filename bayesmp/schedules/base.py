@@ -51,10 +51,11 @@ class Schedule(ABC):
     counters: tuple[str, ...] = ()  # names of attributes that a saved run keeps beside the tensors of `state`
 
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
+        network.check_past()
         self.network = network
         self.sites = sites
         self.seed = seed
-        self._head_prior = network.head.prior_log_weights().to(network.device)
+        self._head_prior = network.head_prior.to(network.device)
         inputs = zip(network.layers, network.shapes[:-1], strict=True)
         self._messages_per_example = sum(math.prod(shape) for layer, shape in inputs if layer.may_reject)
 
@@ -72,7 +73,9 @@ class Schedule(ABC):
         """Go on from a state that has been filled in from a file."""
 
     def head_start(self, y: Tensor) -> Tensor:
-        """Each batch's share of the head's initial message."""
+        """Each batch's share of the head's initial message; none is needed where the past knows the constant."""
+        if self.network.past is not None:
+            return torch.zeros_like(self._head_prior)
         return self.network.head.initial_message(y).to(self.network.device) / len(self.sites)
 
     def refresh(self) -> None:

@@ -10,6 +10,9 @@ back from the head with random signs so that E[d d^T] is the Gauss-Newton curvat
 and what the inputs' variances add. The messages' own precisions are only the diagonal of this; activations and slopes
 are strongly correlated, and along a typical step the true curvature is many times the diagonal one.
 
+What the past says (belief/past.py), a curvature K of known traces over inputs and outputs, is mixed in when the
+eigenvectors are renewed: its slopes are added to n G, and A becomes an average of both, weighted by the traces.
+
 H decides how fast means move along each direction, never where they come to rest, so it may lag and be rough: it is a
 running average, and its eigenvectors are renewed every few visits. What is *believed* about the weights is another
 object (belief.py), made of pure curvature at the current means.
@@ -43,11 +46,21 @@ class LayerMetric:
         n_data: number of training examples.
         n_rows, n_columns: number of output units, and of weights per unit (bias included).
         like: a tensor of the dtype and device to use.
+        past: sums of K over the inputs, (o, o), and over the outputs, (i, i).
     """
 
-    def __init__(self, n_data: int, n_rows: int, n_columns: int, *, like: Tensor) -> None:
+    def __init__(
+        self,
+        n_data: int,
+        n_rows: int,
+        n_columns: int,
+        *,
+        like: Tensor,
+        past: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         self.n_data = n_data
         self._known_values: tuple[Tensor, ...] = ()  # eigenvalues of an A that is that of all data, and fixed
+        self._past = past if past is None else (past[0].to(like), past[1].to(like))
         self.inputs = like.new_zeros(n_columns, n_columns)  # A
         self.slopes = like.new_zeros(n_rows, n_rows)  # G
         self.rest = like.new_zeros(())
@@ -79,9 +92,10 @@ class LayerMetric:
 
     def renew(self) -> None:
         """Eigenvectors and eigenvalues of the current averages; the last ones stay if LAPACK does not converge."""
+        inputs, slopes = self._with_past()
         try:
-            input_values, input_vectors = self._input_system()
-            slope_values, slope_vectors = eigh(self.slopes)
+            input_values, input_vectors = self._input_system(inputs)
+            slope_values, slope_vectors = eigh(slopes)
         except RuntimeError as error:
             if self.inputs.isfinite().all() and self.slopes.isfinite().all():
                 return
@@ -115,10 +129,22 @@ class LayerMetric:
     def _invert(self) -> None:
         self.inverse.copy_(1.0 / (self.n_data * self.values + self.rest))
 
-    def _input_system(self) -> tuple[Tensor, Tensor]:
-        if self.knows_inputs:
+    def _input_system(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        if self.knows_inputs and self._past is None:
             return self._known_values[0], self.input_vectors
-        return eigh(self.inputs)
+        return eigh(inputs)
+
+    def _with_past(self) -> tuple[Tensor, Tensor]:
+        """A and G of all data, the past's with them."""
+        if self._past is None:
+            return self.inputs, self.slopes
+        of_outputs, of_inputs = self._past
+        tiny = torch.finfo(of_inputs.dtype).tiny
+        size = self.inputs.trace().clamp_min(tiny)
+        older = of_outputs / (self.n_data * size)
+        share = older.trace() / (older.trace() + self.slopes.trace()).clamp_min(tiny)
+        inputs = torch.lerp(self.inputs, of_inputs * (size / of_inputs.trace().clamp_min(tiny)), share)
+        return inputs, self.slopes + older
 
     def solve(self, slope: Tensor) -> Tensor:
         """H^{-1} applied to a slope in the weights, (o, i)."""
@@ -130,7 +156,8 @@ class LayerMetric:
         weights with variances `var`, (o, i); at most 1.
         """
         joint = (self.values * self.inverse).sum()
-        independent = (var * self.slopes.diagonal()[:, None] * self.inputs.diagonal()).sum()
+        inputs, slopes = self._with_past()
+        independent = (var * slopes.diagonal()[:, None] * inputs.diagonal()).sum()
         return (joint / independent.clamp_min(torch.finfo(var.dtype).tiny)).clamp_max(1.0)
 
     def state(self) -> dict[str, Tensor]:

@@ -7,10 +7,12 @@ which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose diffe
 1. innovation  j = g_b - (slope_b + shift)
 2. direction   d = H^{-1} j, with H the metric, the Kronecker-factored curvature of all data (metric.py)
 3. step        alpha in (0, 1] from the curvature measured along d (`_measure_step`)
-4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - rho_prior alpha d) / n;  rho_b <- fresh
+4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - H_0 alpha d) / n;  rho_b <- fresh
 
-Line 4 keeps the balance sum_b (slope_b + shift) = rho_prior (m - m_prior), which says that m is the posterior mean. It
-rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages themselves.
+Line 4 keeps the balance sum_b (slope_b + shift) = H_0 (m - m_prior), which says that m is the posterior mean. H_0 is
+the prior's precision, with the curvature of the past (belief/past.py) where there is one, whose pull is so exact at
+every visit. It rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages
+themselves.
 Only shares of sums (metric.py), where they are counted, make the messages themselves follow H a little.
 
 All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph
@@ -94,17 +96,18 @@ class ParallelSchedule(Schedule):
         From the broad prior the activations are mostly noise and the network collapses to a constant. Visits replace
         the batches' shares, each precision at most by a factor of 2 at a time, so the hold is gone after some epochs.
         """
-        network, prior = self.network, self.network.prior
+        network, prior, past = self.network, self.network.prior, self.network.past
         self.n_data = len(y)
-        self.largest_constant = network.head.largest_constant(y)
+        self.largest_constant = network.head.largest_constant(y) if past is None else math.inf
         pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
-        pull = (pull - prior.rho).clamp_min(0.0)
+        pull = (pull - network.prior_at(network.start.to(prior.rho)).rho.to(prior.rho)).clamp_min(0.0)
         self.sites.fill(pull / len(self.sites), self.head_start(y), origin=network.start.to(prior.rho))
         self.metrics = {}
         precisions = network.unpack(prior.rho)
-        for node in network.graph.weight_nodes:
+        factors = [None] * len(network.layers) if past is None else past.factors
+        for node, older in zip(network.graph.weight_nodes, factors, strict=False):
             matrix = node.layer.to_matrix(precisions[node.index])
-            self.metrics[node.index] = LayerMetric(self.n_data, *matrix.shape, like=prior.rho)
+            self.metrics[node.index] = LayerMetric(self.n_data, *matrix.shape, like=prior.rho, past=older)
             first = next(iter(precisions[node.index].values()))
             self._prior_rest[node.index] = float(first.mean())
         self.signs = self._draw_signs(largest_batch)
@@ -152,7 +155,7 @@ class ParallelSchedule(Schedule):
         because scores of other data cannot be compared; visits are recorded anew.
         """
         self.n_data = len(y)
-        self.largest_constant = self.network.head.largest_constant(y)
+        self.largest_constant = self.network.head.largest_constant(y) if self.network.past is None else math.inf
         self.memory = self._memory()
         self.constant_cap = self.best_score = self.best_constant = math.inf
         self.n_worse = 0
@@ -198,23 +201,28 @@ class ParallelSchedule(Schedule):
             direction = self._solve(change.to(sites.origin))
             step = self._measure_step_of_all(x, y, direction, torch.dot(change.to(direction), direction))
             moved = torch.addcmul(sites.origin, direction, step)
-            left = change - network.prior.rho.double() * (moved - sites.origin).double()
+            left = change - network.prior_pull(moved - sites.origin).double()
             sites.shift.sub_(left / len(sites))
             sites.origin.copy_(moved)
-        network.marginal.rho.copy_(sites.posterior(network.prior).rho)
+        network.marginal.rho.copy_(sites.posterior(network.prior_at(sites.origin)).rho)
         network.marginal.tau.copy_(network.marginal.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
 
     def refresh(self) -> None:
-        """Recompute precisions from the sites, and put what rounding did to the balance of slopes into the shift."""
+        """Recompute precisions from the sites, see the past from the current means, and put what that and rounding did
+        to the balance of slopes into the shift, for the coming visits to hear.
+        """
         network, sites = self.network, self.sites
-        exact = sites.posterior(network.prior)
-        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
+        exact = sites.posterior(network.prior_at(sites.origin))
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
         network.sum_share.copy_(self.sum_shares)
         network.regime = self.regime
+        if network.past is not None:
+            network.renew_past()
+            exact = sites.posterior(network.prior_at(sites.origin))
+        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
 
     def _memory(self) -> int:
         """Visits that the metric's running averages cover."""
@@ -242,7 +250,7 @@ class ParallelSchedule(Schedule):
     def _recorded(self, batch: Batch) -> VisitInfo:
         """The visit as a CUDA graph of its batch's shape, recorded once enough plain visits of that shape have run."""
         network = self.network
-        held = (network.marginal, network.prior, network.head_log_weights, network.sum_share)
+        held = (network.marginal, network.prior, network.head_log_weights, network.sum_share, network.past)
         if any(now is not then for now, then in zip(held, self._held, strict=False)) or not self._held:
             self._graphs.clear()  # recorded with tensors that the network no longer uses
             self._held = held
@@ -318,7 +326,7 @@ class ParallelSchedule(Schedule):
         moved = torch.addcmul(origin, direction, step)
         change = moved - origin  # as rounded, so that the balance stays exact
         origin.copy_(moved)
-        sites.shift.add_(torch.addcmul(innovation, network.prior.rho, change, value=-1.0), alpha=-1.0 / n)
+        sites.shift.add_(innovation - network.prior_pull(change), alpha=-1.0 / n)
         marginal.rho.add_(new_rho - old_rho)
         torch.mul(marginal.rho, origin, out=marginal.tau)
         return VisitInfo(
@@ -414,6 +422,8 @@ class ParallelSchedule(Schedule):
         below, because they are not.
         """
         curvature, reach = along(self.network, sweep, direction)
+        if self.network.past is not None:
+            curvature = curvature + torch.dot(direction, self.network.prior_pull(direction))
         stretch, tiny = self._stretch, torch.finfo(model.dtype).tiny
         stiffness = curvature / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites)) / stretch
         return torch.maximum(stiffness, reach / self.settings.max_reach).clamp_min(1.0 / stretch).reciprocal()
@@ -434,7 +444,7 @@ class ParallelSchedule(Schedule):
         m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
         sweep = Sweep.of(network, trace, graph.sweep_back(trace, m_back), m_back, self.metrics)
         curvature, reach = along(self.network, sweep, direction)
-        curvature = curvature * (self.n_data / len(x)) + torch.dot(network.prior.rho * direction, direction)
+        curvature = curvature * (self.n_data / len(x)) + torch.dot(network.prior_pull(direction), direction)
         stiffness = curvature / model.clamp_min(torch.finfo(model.dtype).tiny)
         return torch.maximum(stiffness, reach / self.settings.max_reach).clamp_min(0.5).reciprocal()
 

@@ -21,6 +21,7 @@ from bayesmp.layers.base import Memory, Weights
 from bayesmp.network import Network
 from bayesmp.regime import EXAMPLE_BY_EXAMPLE
 from bayesmp.schedules.base import Batch, Schedule, VisitInfo
+from bayesmp.sites import Sites
 
 
 def iterations_per_visit(epoch: int) -> int:
@@ -99,6 +100,14 @@ class SequentialSchedule(Schedule):
     """`SequentialVisit` in a training run, with damped site updates."""
 
     judges_constant = True
+
+    def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
+        if network.past is not None:
+            raise ValueError(
+                "the sequential schedule takes weights as independent and cannot hold the correlations of a prior made "
+                "by as_prior(); train this network with schedule='parallel'"
+            )
+        super().__init__(network, sites, seed=seed)
 
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:
         network, old = self.network, Gaussian(*self.sites.get(batch.index))  # origin = shift = 0 in this schedule
