@@ -274,10 +274,11 @@ class Network(Generic[P]):
         weight, the new network's `prior` around m_0, and `past`, which is K. What was learned about the head's constant
         is its prior, too. `reset` goes back to here, and what the new network learns can be the prior of the next.
 
-        The belief is about the network linearised around m_0: as long as new data move the outputs for old inputs by
-        little, it is as if old and new data were trained on together (exactly so for a linear network with known
-        noise). Where they must move far it holds them only as well as the tangent does. In large networks, whose
-        belief is over anchors (belief/), old and new data share these, as there are rows behind them.
+        For a linear network with known noise it is exactly as if old and new data were trained on together. In others K
+        is about the network linearised around m_0, and moves far from there undo it. So the belief also keeps where its
+        rows come from: inputs of up to 1,024 examples, without their targets, which are swept again in every epoch
+        (belief/past.py). They go into files of this network, too. In large networks old and new data share the rows,
+        as there are data behind them, so what is known of single days fades with their number.
 
         Only new data belong to it: data that this network has seen already would be counted twice, and nothing here
         can tell.

@@ -1,6 +1,6 @@
 """Split MNIST: five tasks of two digits each, one after the other, and nothing of a task is shown again.
 
-    python examples/split_mnist.py                   # about a minute on one core
+    python examples/split_mnist.py      # both settings: two minutes on one core; --setting domain: one
     python examples/split_mnist.py --images 2000 --epochs 20
 
 Two settings are usual (van de Ven and Tolias, 2019). "domain": one question for all tasks, is the digit odd? Two
