@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PLACES = {
     "sine-depth": "experiments.sine:SineDepth",
     "sine-width": "experiments.sine:SineWidth",
+    "uci": "experiments.uci:Uci",
+    "epochs": "experiments.epochs:Epochs",
 }
 
 
