@@ -18,7 +18,12 @@ PLACES = {
     "sine-depth": "experiments.sine:SineDepth",
     "sine-width": "experiments.sine:SineWidth",
     "uci": "experiments.uci:Uci",
+    "truth": "experiments.truth:Truth",
+    "uncertainty": "experiments.uncertainty:Uncertainty",
     "epochs": "experiments.epochs:Epochs",
+    "mnist": "experiments.mnist:Mnist",
+    "cifar10": "experiments.cifar10:Cifar10",
+    "graph": "experiments.graph:Graph",
 }
 
 

@@ -179,6 +179,7 @@ class Epochs(Experiment):
                     ax.set_ylim(-0.03, 1.03)
                 else:
                     ax.set_yscale("symlog", linthresh=2.0)
+                    ax.set_ylim(bottom=-1.5)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
         figure.savefig(folder / "epochs.png")

@@ -132,7 +132,7 @@ class Laplace(Learner):
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
         with torch.no_grad():
             mean, var = self._fitted(torch.as_tensor(x, dtype=torch.float64))
-            noise = torch.as_tensor(self._fitted.sigma_noise) ** 2
+            noise = torch.as_tensor(self._fitted.sigma_noise).detach() ** 2
         return _array(mean).ravel(), _array(var).ravel() + float(noise)
 
 

@@ -61,7 +61,7 @@ def test_laplace_has_the_moments_of_the_closed_form_on_a_linear_model():
     learner = learners.Laplace(x, y, (), noise_var=0.01, seed=0)
     learner.train(300)
     design = np.column_stack([x[:, 0], np.ones(len(x))])
-    prior = float(torch.as_tensor(learner._fitted.prior_precision).mean())
+    prior = float(torch.as_tensor(learner._fitted.prior_precision).detach().mean())
     covariance = np.linalg.inv(design.T @ design / 0.01 + prior * np.eye(2))
     _, var = learner.predict(x)
     np.testing.assert_allclose(var, np.einsum("ni,ij,nj->n", design, covariance, design) + 0.01, rtol=1e-3)
