@@ -33,8 +33,16 @@ FULL: dict[str, Any] = {
     "batch_size": 128,
 }
 QUICK: dict[str, Any] = {"network": "small", "images": 200, "test_images": 100, "unfamiliar": 100, "epochs": 2}
-QUICK_LAYERS = [bmp.Flatten(), bmp.Linear(3072, 8), bmp.LeakyReLU(0.1), bmp.Linear(8, 10)]
-CURVES = ("ours", "AdamW", "AdamW, temperature", "AdamW, ensemble", "MC dropout", "IVON", "Laplace")  # in pictures
+QUICK_LAYERS = [bmp.Conv2d(3, 4, 8, stride=8), bmp.LeakyReLU(0.1), bmp.Flatten(), bmp.Linear(64, 10)]
+CURVES = {  # in pictures: name of the method -> how the name of its run begins
+    "ours": "ours",
+    "AdamW": "AdamW",
+    "AdamW, temperature": "AdamW, temperature",
+    "AdamW, ensemble": "AdamW, ensemble",
+    "MC dropout": "MC dropout",
+    "IVON": "IVON, ",
+    "Laplace": "Laplace, all",
+}
 
 # accuracy, top-5, NLL, the paper's own calibration error, Brier score, OOD-AUROC
 PUBLISHED = {
@@ -113,11 +121,9 @@ class Cifar10(Experiment):
         return [Table(self.title, shown, note)]
 
     def draw(self, results: Sequence[Result], folder: Path) -> list[Picture]:
-        chosen = {}
-        for member in all_runs(results):
-            key = next((curve for curve in reversed(CURVES) if member["name"].startswith(curve)), None)
-            if key is not None and key not in chosen:
-                chosen[key] = member
+        runs = all_runs(results)
+        found = {name: [run for run in runs if run["name"].startswith(begins)] for name, begins in CURVES.items()}
+        chosen = {name: own[0] for name, own in found.items() if own}
         figure = new_figure(7.6, 3.1)
         left, middle, right = figure.subplots(1, 3)
         for name, member in chosen.items():

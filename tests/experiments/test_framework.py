@@ -98,7 +98,7 @@ def test_wrong_options_are_refused_before_anything_is_done(squares, run, options
 
 def test_unknown_experiments_are_told_all_names(run):
     status, printed, _ = run("cosine")
-    assert status == 1 and "no experiment 'cosine'; there are: sine-depth, sine-width" in printed
+    assert status == 1 and "no experiment 'cosine'; there are: sine-depth, sine-width, uci" in printed
 
 
 def test_missing_data_say_what_to_do(squares, run, monkeypatch):
@@ -126,6 +126,7 @@ def test_nothing_half_written_is_left_when_a_record_is_not_json(squares, tmp_pat
     assert os.listdir(tmp_path) == [] and store.load(piece) is None
 
 
+@pytest.mark.slow
 def test_several_processes_give_what_one_gives(run, tmp_path):
     """Workers start afresh and find the experiment by its name, so this needs a real one."""
     one = run("sine-width", "--quick", "--parts", "parallel")[2]
