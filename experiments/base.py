@@ -28,6 +28,7 @@ class Options:
         parts: the parts of the experiment to run; empty: all.
         data_dir: folder of the data sets; None: $BAYESMP_DATA, else ~/.cache/bayesmp.
         device: of torch. Where a piece was computed is written into it, but does not make it another piece.
+        scratch: a file in which the piece that is computed may keep what it has so far; removed when it is done.
     """
 
     quick: bool = False
@@ -35,6 +36,7 @@ class Options:
     parts: tuple[str, ...] = ()
     data_dir: Path | None = None
     device: str = "cpu"
+    scratch: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Experiment(ABC):
     @abstractmethod
     def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
         """Compute one piece: numbers, texts and lists by name; numpy arrays are kept as such. Of the options it may
-        look at where things are (data_dir, device), not at what was asked for.
+        look at where things are (data_dir, device, scratch), not at what was asked for.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,15 @@ def _compute(task: Task) -> Outcome:
     """One piece from plan to disk."""
     name, piece, folder, options, made = task
     experiment = find(name)
+    store = PieceStore(folder, experiment)
+    scratch = store.path(piece).with_suffix(".state")
     started = time.perf_counter()
     try:
-        record = experiment.compute(piece.parameters, options)
+        record = experiment.compute(piece.parameters, replace(options, scratch=scratch))
         seconds = time.perf_counter() - started
         threads = {"threads": torch.get_num_threads(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
-        PieceStore(folder, experiment).save(piece, record, seconds=seconds, made={**made, **threads})
+        store.save(piece, record, seconds=seconds, made={**made, **threads})
+        scratch.unlink(missing_ok=True)
     except UnavailableError as error:
         return Outcome(piece.label, "unavailable", str(error))
     except MissingDataError:

@@ -79,16 +79,16 @@ class Sine(Experiment):
                 warnings.filterwarnings("ignore", message="training was not at rest")  # the table has the epochs
                 batch = {"batch_size": parameters["batch_size"], "max_epochs": parameters["max_epochs"]}
                 epochs = [len(bmp.fit(network, x, y, seed=seeds[0], progress=False, **batch))]
+            seconds = time.perf_counter() - started
         else:
             x_all, y_all = (torch.as_tensor(np.stack(part)) for part in zip(*draws, strict=True))
-            visit_all(networks, x_all, y_all, iterations=parameters["iterations"])
-        seconds = (time.perf_counter() - started) / len(networks)
+            seconds = visit_all(networks, x_all, y_all, iterations=parameters["iterations"], scratch=options.scratch)
         grid = np.linspace(-high / 2, 1.5 * high, N_GRID)
         scores = [self._scores(network, high, seed) for network, seed in zip(networks, seeds, strict=True)]
         bands = [_moments(network, grid[:, None]) for network in networks]
         return {
             **{name: [score[name] for score in scores] for name in scores[0]},
-            "seconds_per_network": seconds,
+            "seconds_per_network": seconds / len(networks),
             "epochs": epochs,
             "grid": grid.astype(np.float32),
             "mean": np.stack([mean for mean, _ in bands]).astype(np.float32),  # (seed, g)

@@ -7,7 +7,10 @@ rounding. Everything is in float64, where the library uses its plain equations a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +20,8 @@ from bayesmp.layers.base import Memory
 from bayesmp.network import Network
 from bayesmp.regime import EXAMPLE_BY_EXAMPLE
 from bayesmp.schedules.sequential import ExampleState, SequentialVisit
+
+SAVE_EVERY = 60.0  # seconds
 
 Pair = tuple[Tensor, Tensor]  # (tau, rho): vmap takes tuples, not our classes
 
@@ -66,6 +71,17 @@ class StackedVisit:
         tau, rho = (sum(getattr(own, part) for own in self._own) for part in ("tau", "rho"))
         self.marginal = self.prior * Gaussian(tau, rho)
 
+    def state(self) -> dict[str, Any]:
+        """All messages, to be saved."""
+        own = [(message.tau, message.rho) for message in self._own]
+        return {"marginal": (self.marginal.tau, self.marginal.rho), "own": own, "arriving": self._arriving}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.marginal = Gaussian(*state["marginal"])
+        self._own = [Gaussian(*pair) for pair in state["own"]]
+        self._arriving = state["arriving"]
+
     def _sweep_one(
         self, marginal: Pair, own: Pair, arriving: dict[int, Pair], x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor, dict[int, Pair]]:
@@ -84,20 +100,49 @@ class StackedVisit:
         return new.tau, new.rho, {index: (m.tau, m.rho) for index, m in returned.arriving.items()}
 
 
-def visit_all(networks: Sequence[Network], x: Tensor, y: Tensor, *, iterations: int, seed: int = 0) -> None:
-    """The paper's way to train on little data: all of it in one batch, so many rounds, each in a new order.
+def visit_all(
+    networks: Sequence[Network],
+    x: Tensor,
+    y: Tensor,
+    *,
+    iterations: int,
+    seed: int = 0,
+    scratch: Path | None = None,
+    save_every: float = SAVE_EVERY,
+) -> float:
+    """The paper's way to train on little data: all of it in one batch, so many rounds, each in a new order; returns the
+    seconds it took, those before an end of the process included.
 
     Args:
         networks: trained in place; they become float64.
         x, y: (k, n, d) and (k, n), data for each.
         iterations: rounds through all examples.
         seed: of the orders, which all networks share.
+        scratch: a file for the state in between, so that rounds are not lost if the process is ended; the same call
+            then goes on with them, to the same end. The caller removes it.
+        save_every: seconds between two writes of it.
     """
     for network in networks:
         network.to(torch.float64)
     visit = StackedVisit(networks, x.double(), y.double()[..., None])
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(iterations):
+    done, earlier = 0, 0.0
+    if scratch is not None and scratch.exists():
+        stored = torch.load(scratch, weights_only=True)
+        visit.restore(stored["visit"])
+        generator.set_state(stored["generator"])
+        done, earlier = stored["done"], stored["seconds"]
+    started = saved_at = time.monotonic()
+    while done < iterations:
         visit.iterate(torch.randperm(x.shape[1], generator=generator).tolist())
+        done += 1
+        if scratch is not None and done < iterations and time.monotonic() - saved_at >= save_every:
+            scratch.parent.mkdir(parents=True, exist_ok=True)
+            partial = scratch.with_name(f"{scratch.name}.part")
+            state = {"visit": visit.state(), "generator": generator.get_state(), "done": done}
+            torch.save({**state, "seconds": earlier + time.monotonic() - started}, partial)
+            partial.replace(scratch)
+            saved_at = time.monotonic()
     for k, network in enumerate(networks):
         network.marginal = Gaussian(visit.marginal.tau[k].clone(), visit.marginal.rho[k].clone())
+    return earlier + time.monotonic() - started

@@ -78,7 +78,7 @@ class PieceStore:
         for piece in pieces:
             path = self.path(piece)
             n_removed += path.exists()
-            for part in (path, path.with_suffix(".npz")):
+            for part in (path, path.with_suffix(".npz"), path.with_suffix(".state")):
                 part.unlink(missing_ok=True)
         return n_removed
 

@@ -69,18 +69,18 @@ class Uncertainty(Experiment):
         if parameters["method"] == "sequential":
             many = len(networks)
             x_all, y_all = (torch.as_tensor(part).expand(many, *part.shape) for part in (x, y))
-            visit_all(networks, x_all, y_all, iterations=parameters["iterations"])
+            seconds = visit_all(networks, x_all, y_all, iterations=parameters["iterations"], scratch=options.scratch)
         else:
             limits = {name: parameters[name] for name in ("batch_size", "max_epochs")}
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*not at rest")
                 bmp.fit_many(networks, x, y, workers=1, progress=False, **limits)
-        seconds = (time.perf_counter() - started) / len(networks)
+            seconds = time.perf_counter() - started
         found = [network.predict(GRID[:, None]) for network in networks]
         names = ("mean", "epistemic_var")
         mean, var = (torch.stack([getattr(each, name).flatten() for each in found]) for name in names)
         return {
-            "seconds_per_network": seconds,
+            "seconds_per_network": seconds / len(networks),
             "mean": mean.float().numpy(),  # (network, g)
             "std": var.sqrt().float().numpy(),
         }
