@@ -24,6 +24,7 @@ PLACES = {
     "mnist": "experiments.mnist:Mnist",
     "cifar10": "experiments.cifar10:Cifar10",
     "graph": "experiments.graph:Graph",
+    "forget": "experiments.forget:Forget",
 }
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+import bayesmp as bmp
 from bayesmp import metrics
 from bayesmp.data import Dataset
 from benchmarks import datasets
 from benchmarks.datasets import Source
-from experiments import cifar10, mnist
+from experiments import cifar10, forget, mnist
 
 CPU = torch.device("cpu")
 
@@ -118,3 +119,27 @@ def test_the_most_certain_part_is_the_surest_and_all_is_the_accuracy():
     share, accuracy = cifar10.certain_part(probs, y)
     assert share[-1] == 1.0 and accuracy[-1] == pytest.approx(metrics.accuracy(probs, y))
     assert (accuracy[share < 0.74] == 1.0).all() and accuracy[-1] == pytest.approx(0.75, abs=0.01)
+
+
+def test_the_images_to_forget():
+    y = torch.tensor([7, 1, 7, 3] * 25)
+    assert torch.equal(forget.chosen_rows(y, "class", 0), y == 7)
+    tenth = forget.chosen_rows(y, "tenth", 0)
+    assert tenth.sum() == 10 and not torch.equal(tenth, forget.chosen_rows(y, "tenth", 1))
+
+
+def test_the_distance_of_probabilities_is_half_their_absolute_difference():
+    one, other = torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]]), torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.3, 0.5]])
+    assert forget.distance(one, other) == pytest.approx(0.5)
+
+
+def test_forgetting_needs_a_trainer_that_can(run, digits, monkeypatch):
+    status, printed, found = run("forget", "--quick", "--parts", "tenth")
+    if not hasattr(bmp.Trainer, "remove"):
+        assert status == 1 and "has no Trainer.remove" in printed
+        return
+    assert status == 0, printed
+    states = [row["state"] for row in found["tables"][0]["rows"]]
+    assert states[:3] == ["with them", "removed", "removed, 1 epochs"]
+    last = {row["state"]: row["distance"] for row in found["tables"][0]["rows"]}
+    assert last["trained without them"] == 0.0 and last["with them"] > 0.0
