@@ -12,7 +12,7 @@ from benchmarks.tables import format_table
 from experiments.base import Experiment, Picture, Result, Table
 from experiments.store import write_whole
 
-VERSIONS = ("torch", "python")
+VERSIONS = ("bayesmp", "torch", "numpy", "python")
 MACHINE = ("device", "processor", "cores")
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+import bayesmp
 from bayesmp.data import MissingDataError
 from benchmarks.tables import environment
 from experiments import find
@@ -71,7 +73,8 @@ def compute_missing(
 
 def hardware(device: str) -> dict[str, Any]:
     """What figures depend on beside the code: versions, machine, commit."""
-    return {**environment(torch.device(device)), "processor": _processor(), "cores": os.cpu_count()}
+    versions = {"bayesmp": bayesmp.__version__, "numpy": np.__version__}
+    return {**versions, **environment(torch.device(device)), "processor": _processor(), "cores": os.cpu_count()}
 
 
 Task = tuple[str, Piece, Path, Options, Mapping[str, Any]]

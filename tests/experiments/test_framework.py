@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,8 @@ from experiments import PLACES, find
 from experiments import __main__ as command_line
 from experiments.base import Experiment, Options, Piece, UnavailableError
 from experiments.store import PieceStore
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_results_hold_numbers_settings_and_how_they_were_made(squares, run, tmp_path):
@@ -137,6 +142,27 @@ def test_several_processes_give_what_one_gives(run, tmp_path):
     assert status == 0
     (rmse_one, rmse_two) = ([piece["rmse"][0] for piece in found["pieces"]] for found in (one, two))
     assert len(rmse_one) == 4 and rmse_one == pytest.approx(rmse_two, rel=1e-6)
+
+
+def test_computing_needs_neither_matplotlib_nor_scikit_learn_nor_typer(tmp_path):
+    """Pieces may be computed on a bare machine, and drawn elsewhere."""
+    absent = ("matplotlib", "matplotlib.pyplot", "sklearn", "typer", "pandas", "scipy", "ivon", "laplace", "pytagi")
+    lines = [
+        "import sys",
+        f"sys.modules.update(dict.fromkeys({absent!r}))",
+        "from experiments.__main__ import main",
+        f"status = main(['epochs', '--quick', '--out', {str(tmp_path)!r}])",
+        "status += main(['truth', '--quick', '--parts', 'gap', '--out', sys.argv[1]])",
+        "sys.exit(status)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines), str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no pictures: matplotlib is not installed" in done.stdout
+    assert "cubic, ivon, seed 0: ivon" in done.stdout and "pip install ivon-opt" in done.stdout
+    assert command_line.main(["truth", "--quick", "--parts", "gap", "--draw", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "truth" / "bands.png").exists()
 
 
 def test_the_report_has_each_experiment_with_its_command(squares, run, tmp_path):
