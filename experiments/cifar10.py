@@ -124,7 +124,7 @@ class Cifar10(Experiment):
         runs = all_runs(results)
         found = {name: [run for run in runs if run["name"].startswith(begins)] for name, begins in CURVES.items()}
         chosen = {name: own[0] for name, own in found.items() if own}
-        figure = new_figure(7.6, 3.1)
+        figure = new_figure(8.2, 3.1)
         left, middle, right = figure.subplots(1, 3)
         for name, member in chosen.items():
             probs, probs_out, y = member["probs"], member["probs_out"], member["y"]
@@ -136,9 +136,9 @@ class Cifar10(Experiment):
             right.plot(*roc(_entropy(probs), _entropy(probs_out)), **line)
         left.plot([0, 1], [0, 1], color=colour("truth"), lw=0.8, ls=":")
         right.plot([0, 1], [0, 1], color=colour("truth"), lw=0.8, ls=":")
-        tidy(left, xlabel="probability of the top class", ylabel="accuracy")
-        tidy(middle, xlabel="most certain part of the images", ylabel="accuracy in it")
-        tidy(right, xlabel="CIFAR-10 images taken for strange", ylabel="SVHN images found")
+        tidy(left, xlabel="top probability", ylabel="accuracy")
+        tidy(middle, xlabel="surest part of the images", ylabel="accuracy in it")
+        tidy(right, xlabel="CIFAR-10 taken for strange", ylabel="SVHN taken for strange")
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
         figure.savefig(folder / "curves.png")
