@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import bayesmp as bmp
 from bayesmp import data, metrics
 from bayesmp.history import History
+from benchmarks.networks import mlp
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, mean_and_error, select
 from experiments.learners import Floats, Ivon, Laplace, Learner, Ours, Tagi
 from experiments.palette import colour, new_figure, tidy
+from experiments.stacked import StackedVisit
 
 CHECKPOINTS = (10, 50, 200, 500, 1000)
 QUICK_CHECKPOINTS = (10, 13)
+SLOW_QUICK, MOST_SLOW = (1, 2), 200  # epochs of the sequential schedule
 N_TEST = 1000
 LEVEL = 0.9
 
@@ -54,14 +58,53 @@ class OursTwice(Ours):
         return mean, var + self._trainer.noise_var
 
 
+class Sequential(Learner):
+    """The sequential schedule with the paper's prior: all data in one batch, an epoch is a round through it."""
+
+    counts_twice = False
+
+    def __init__(self, x: Floats, y: Floats, hidden: Sequence[int], *, noise_var: float, seed: int) -> None:
+        layers = mlp(x.shape[1], *hidden, 1)
+        self._network = bmp.Network(layers, bmp.Regression(noise_var), seed=seed, prior="paper").to(torch.float64)
+        self._visit = StackedVisit([self._network], torch.as_tensor(x)[None], torch.as_tensor(y)[None, :, None])
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def train(self, epochs: int) -> None:
+        for _ in range(epochs):
+            if self.counts_twice:
+                self._visit.count_again()
+            self._visit.iterate(torch.randperm(self._visit.x.shape[1], generator=self._generator).tolist())
+        self._network.marginal = self._visit.marginal.map(lambda part: part[0].clone())
+
+    def predict(self, x: Floats) -> tuple[Floats, Floats]:
+        found = self._network.predict(x)
+        return found.mean.numpy().ravel(), found.var.numpy().ravel()
+
+
+class SequentialTwice(Sequential):
+    """The same, where each round multiplies second messages in instead of replacing the first ones."""
+
+    counts_twice = True
+
+
 METHODS: dict[str, Callable[..., Learner]] = {
     "ours": Ours,
     "twice": OursTwice,
+    "sequential": Sequential,
+    "sequential-twice": SequentialTwice,
     "tagi": Tagi,
     "laplace": Laplace,
     "ivon": Ivon,
 }
-TITLES = {"ours": "ours", "twice": "ours, counting twice", "tagi": "TAGI", "laplace": "Laplace", "ivon": "IVON"}
+TITLES = {
+    "ours": "ours",
+    "twice": "ours, counting twice",
+    "sequential": "sequential",
+    "sequential-twice": "sequential, counting twice",
+    "tagi": "TAGI",
+    "laplace": "Laplace",
+    "ivon": "IVON",
+}
 
 
 @dataclass(frozen=True)
@@ -95,20 +138,26 @@ class Epochs(Experiment):
         "16) and y = x³ (100 points in [-4, 4], noise 3, one hidden layer of 50), both standardised. After more and "
         "more epochs: NLL and the share of new noisy targets inside the 90 % intervals, in the range of the data and "
         "beside it (as wide again in all for sine, half as wide for the cubic). Counting twice: ours, with a further "
-        "site of each batch multiplied in at each epoch instead of replacing the one before; for this experiment only."
+        "site of each batch multiplied in at each epoch instead of replacing the one before (sites to the power n "
+        "after n epochs); the sequential schedule, where each message can be multiplied in a second time as it is, up to "
+        f"{MOST_SLOW} epochs. Both for this experiment only."
     )
     parts = tuple(METHODS)
     seeds = 5
     quick_seeds = 1
 
     def pieces(self, options: Options) -> list[Piece]:
-        checkpoints = list(QUICK_CHECKPOINTS if options.quick else CHECKPOINTS)
-        return [
-            Piece(f"{task}, {method}, seed {seed}", {"task": task, "method": method, "seed": seed, "at": checkpoints})
-            for task in (("cubic",) if options.quick else TASKS)
-            for method in self.chosen_parts(options)
-            for seed in range(self.n_seeds(options))
-        ]
+        planned = []
+        for task in ("cubic",) if options.quick else TASKS:
+            for method in self.chosen_parts(options):
+                is_slow = method.startswith("sequential")
+                at = (SLOW_QUICK if is_slow else QUICK_CHECKPOINTS) if options.quick else CHECKPOINTS
+                own = {"task": task, "method": method, "at": [k for k in at if not is_slow or k <= MOST_SLOW]}
+                planned += [
+                    Piece(f"{task}, {method}, seed {seed}", {**own, "seed": seed}, cost=10.0 if is_slow else 1.0)
+                    for seed in range(self.n_seeds(options))
+                ]
+        return planned
 
     def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
         task, seed = TASKS[parameters["task"]], parameters["seed"]
@@ -181,7 +230,7 @@ class Epochs(Experiment):
                     ax.set_yscale("symlog", linthresh=2.0)
                     ax.set_ylim(bottom=-1.5)
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
         figure.savefig(folder / "epochs.png")
         n_seeds = len({result["seed"] for result in results})
         return [

@@ -15,6 +15,7 @@ COLOURS = {
     "ours, ensemble": "#6fa8dc",
     "ours, counting twice": "#b0413e",
     "sequential": "#3b8f5a",
+    "sequential, counting twice": "#5a1a18",
     "scalar graph": "#8c5fa8",
     "NUTS": SOFT,
     "truth": INK,

@@ -43,15 +43,25 @@ class StackedVisit:
             torch.stack([network.prior.rho for network in networks]),
         )
         self.marginal = self.prior
-        self._own = [Gaussian.nothing(self.prior.tau) for _ in range(x.shape[1])]
-        shapes = {node.index: first.shapes[node.index + 1] for node in first.graph.nodes if node.is_active}
-        nothing = {
-            index: (x.new_zeros(len(networks), 1, *shape), x.new_zeros(len(networks), 1, *shape))
-            for index, shape in shapes.items()
-        }
-        self._arriving: list[dict[int, Pair]] = [nothing for _ in range(x.shape[1])]
+        self._shapes = {node.index: first.shapes[node.index + 1] for node in first.graph.nodes if node.is_active}
+        self._own: list[Gaussian] = []
+        self._arriving: list[dict[int, Pair]] = []
+        self._say_nothing()
         self._visit = SequentialVisit(first, first.prior, x[0], y[0], first.head_log_weights)
         self._sweep = torch.func.vmap(self._sweep_one)
+
+    def _say_nothing(self) -> None:
+        """All messages as before the first sweep."""
+        many, n_examples = self.x.shape[:2]
+        zeros = self.x.new_zeros
+        nothing = {k: (zeros(many, 1, *shape), zeros(many, 1, *shape)) for k, shape in self._shapes.items()}
+        self._own = [Gaussian.nothing(self.prior.tau) for _ in range(n_examples)]
+        self._arriving = [nothing for _ in range(n_examples)]
+
+    def count_again(self) -> None:
+        """Take what was learned for the prior, as if the same data, seen again, were new: double counting."""
+        self.prior = self.marginal
+        self._say_nothing()
 
     @torch.no_grad()
     def iterate(self, order: Sequence[int]) -> None:

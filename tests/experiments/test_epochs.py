@@ -29,6 +29,25 @@ def test_counting_twice_gives_the_posterior_of_data_counted_as_often():
         assert float(network.marginal.mean[0]) == pytest.approx(mean, rel=1e-3)
 
 
+def test_messages_multiplied_in_twice_count_data_as_often():
+    """Without hidden layers precisions are nearly those of independent weights: four rounds are four copies of the
+    data.
+    """
+    x, y = line()
+    for kind, copies in ((epochs.Sequential, 1), (epochs.SequentialTwice, 4)):
+        learner = kind(x, y, (), noise_var=0.01, seed=0)
+        learner.train(4)
+        design = np.column_stack([x[:, 0], np.ones(len(x))])
+        prior = learner._network.prior
+        expected = prior.rho.numpy() + copies * (design**2).sum(0) / 0.01
+        ratio = learner._network.marginal.rho.numpy() / expected
+        assert (ratio > 0.8).all() and (ratio <= 1.0 + 1e-9).all(), "what both weights share is not counted for each"
+    once, twice = (kind(x, y, (8,), noise_var=0.01, seed=0) for kind in (epochs.Sequential, epochs.SequentialTwice))
+    for learner in (once, twice):
+        learner.train(12)
+    assert (twice._network.marginal.rho / once._network.marginal.rho).median() > 4.0
+
+
 def test_ours_does_not_get_surer_and_counting_twice_does():
     x, y = line()
     bands = {}
@@ -76,7 +95,12 @@ def test_the_quick_version_runs_and_tells_what_cannot_run(run, tmp_path, monkeyp
     monkeypatch.setattr(learners, "require", _refuse)
     status, printed, found = run("epochs", "--quick")
     assert status == 0, printed
-    assert {row["method"] for row in found["tables"][0]["rows"]} == {"ours", "ours, counting twice"}
+    assert {row["method"] for row in found["tables"][0]["rows"]} == {
+        "ours",
+        "ours, counting twice",
+        "sequential",
+        "sequential, counting twice",
+    }
     assert set(found["missing"]) == {f"cubic, {method}, seed 0" for method in ("tagi", "laplace", "ivon")}
     assert "not here" in found["missing"]["cubic, tagi, seed 0"]
     assert (tmp_path / "epochs" / "epochs.png").exists()
