@@ -139,7 +139,7 @@ class Epochs(Experiment):
         "more epochs: NLL and the share of new noisy targets inside the 90 % intervals, in the range of the data and "
         "beside it (as wide again in all for sine, half as wide for the cubic). Counting twice: ours, with a further "
         "site of each batch multiplied in at each epoch instead of replacing the one before (sites to the power n "
-        "after n epochs); the sequential schedule, where each message can be multiplied in a second time as it is, up to "
+        "after n epochs); the sequential schedule, where each message can be multiplied in a second time, up to "
         f"{MOST_SLOW} epochs. Both for this experiment only."
     )
     parts = tuple(METHODS)
