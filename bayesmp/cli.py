@@ -350,29 +350,17 @@ def experiment(
     context: typer.Context,
     name: str = typer.Argument("", help="Which experiment; without it, they are listed.", show_default=False),
 ) -> None:
-    """Run an experiment of the repository. Options behind its name go to it: bayesmp experiment sine --help."""
-    if name in ("-h", "--help"):
-        typer.echo("Usage: bayesmp experiment [NAME] [OPTIONS OF THE EXPERIMENT]\n")
-        name = ""
-    found = {path.parent.name: path for path in sorted(EXPERIMENTS.glob("*/run.py"))}
-    if not found:
+    """Run an experiment of the repository. Options behind its name go to it: bayesmp experiment uci --help."""
+    if not (EXPERIMENTS / "__main__.py").exists():
         _fail(
             f"no experiments at {EXPERIMENTS}: they are part of the repository, not of the installed package. "
             "Clone it, run `make setup` there, then `.venv/bin/bayesmp experiment`."
         )
-    if not name:
-        typer.echo("experiments, to be run with `bayesmp experiment NAME`:")
-        for title, path in found.items():
-            typer.echo(f"  {title:<14}{_first_line(path)}")
-        return
-    if name not in found:
-        _fail(f"no experiment {name!r}; there are: {', '.join(found)}")
-    raise typer.Exit(subprocess.run([sys.executable, str(found[name]), *context.args], check=False).returncode)
-
-
-def _first_line(script: Path) -> str:
-    """What the script's docstring says first."""
-    return script.read_text(encoding="utf-8").split("\n", 1)[0].strip('r"')
+    words = [name, *context.args] if name else []
+    paths = [str(EXPERIMENTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run([sys.executable, "-m", EXPERIMENTS.name, *words], env=environment, check=False)
+    raise typer.Exit(done.returncode)
 
 
 def _load(path: Path) -> TableModel:

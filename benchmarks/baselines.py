@@ -78,16 +78,33 @@ def train_adamw(
 ) -> Run:
     """Train the PyTorch form of the layers with AdamW on x's device."""
     config = config or AdamWConfig()
-    model = _new_model(layers, x.device, seed)
-    forward: Callable[[Tensor], Tensor] = torch.compile(model, dynamic=False) if config.compiled else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
-    history, cost = _train(forward, optimizer, x, y, epochs=epochs, batch_size=batch_size, seed=seed)
+    model, forward, history, cost = fit_adamw(
+        layers, x, y, epochs=epochs, batch_size=batch_size, seed=seed, config=config
+    )
     name = "AdamW compiled" if config.compiled else "AdamW"
     if config.compiled:
         sizes = {min(batch_size, len(x)), len(x) % batch_size or batch_size}  # of all batches and of the last
         gap = max(gradient_gap(model, forward, x[:size], y[:size]) for size in sizes)
         name += "" if gap < MAX_GRADIENT_GAP else " (wrong gradients)"
     return _run(name, lambda rows: probabilities(model, rows, x.device), history, cost)
+
+
+def fit_adamw(
+    layers: Sequence[Layer],
+    x: Tensor,
+    y: Tensor,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    config: AdamWConfig,
+) -> tuple[nn.Sequential, Callable[[Tensor], Tensor], list[dict[str, float]], Cost]:
+    """The trained model, its compiled form (or itself), the history and the cost."""
+    model = _new_model(layers, x.device, seed)
+    forward: Callable[[Tensor], Tensor] = torch.compile(model, dynamic=False) if config.compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    history, cost = _train(forward, optimizer, x, y, epochs=epochs, batch_size=batch_size, seed=seed)
+    return model, forward, history, cost
 
 
 def train_adamw_held_out(

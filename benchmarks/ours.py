@@ -70,7 +70,7 @@ def train_ours(
         epoch_seconds=trainer.history.column("seconds"),
         peak_bytes=max(peaks, default=None),
         site_bytes=plan.n_bytes if plan.place == "device" else 0,
-        history=[{**row, **seen.get(row["epoch"], {})} for row in trainer.history.to_rows()],
+        history=[{**row, **seen.get(int(row["epoch"]), {})} for row in trainer.history.to_rows()],
         epistemic=lambda rows: both(rows)[1],
         both=both,
     )

@@ -61,40 +61,48 @@ def test_info_shows_versions_and_data(call, tmp_path, monkeypatch):
     assert re.search(rf"uci/boston +{re.escape(str(tmp_path))}", result.output)
 
 
-def test_experiments_are_listed_and_misspelt_ones_refused(call):
-    result = call("experiment")
-    assert result.exit_code == 0
-    assert re.search(r"sine +Depth and width", result.output)
-    result = call("experiment", "cosine")
-    assert result.exit_code == 1
-    assert "no experiment 'cosine'; there are:" in result.output
+@pytest.fixture
+def echo(tmp_path, monkeypatch):
+    """An experiments package that writes its arguments into a file and ends with status 3; the file."""
+    package, got = tmp_path / "experiments", tmp_path / "got"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(f"import sys\nopen({str(got)!r}, 'w').write(str(sys.argv[1:]))\nsys.exit(3)")
+    monkeypatch.setattr(cli, "EXPERIMENTS", package)
+    return got
 
 
-def test_an_experiment_gets_its_options_and_its_exit_status_comes_back(call, tmp_path, monkeypatch):
-    script = tmp_path / "echo" / "run.py"
-    script.parent.mkdir()
-    lines = [
-        '"""Writes what it got."""',
-        "import sys",
-        f"open({str(tmp_path / 'got')!r}, 'w').write(str(sys.argv[1:]))",
-    ]
-    script.write_text("\n".join([*lines, "sys.exit(3)"]))
-    monkeypatch.setattr(cli, "EXPERIMENTS", tmp_path)
-    assert "Writes what it got." in call("experiment").output
-    assert call("experiment", "echo", "--fast", "2").exit_code == 3
-    assert (tmp_path / "got").read_text() == "['--fast', '2']"
+def test_an_experiment_gets_its_options_and_its_exit_status_comes_back(call, echo):
+    assert call("experiment", "uci", "--fast", "2").exit_code == 3
+    assert echo.read_text() == "['uci', '--fast', '2']"
+    assert call("experiment").exit_code == 3
+    assert echo.read_text() == "[]"
+    assert call("experiment", "--help").exit_code == 3
+    assert echo.read_text() == "['--help']"
+
+
+def test_experiments_are_those_of_the_package_not_of_the_folder_one_is_in(call, echo, tmp_path, monkeypatch):
+    """A folder `experiments` in the working directory must not be taken for ours."""
+    if sys.version_info < (3, 11):
+        pytest.skip("before Python 3.11 the working directory comes first")
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "experiments").mkdir(parents=True)
+    (elsewhere / "experiments" / "__init__.py").touch()
+    (elsewhere / "experiments" / "__main__.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(elsewhere)
+    assert call("experiment", "uci").exit_code == 3
 
 
 def test_without_a_checkout_experiment_explains_what_it_needs(call, tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "EXPERIMENTS", tmp_path)
-    result = call("experiment", "sine")
+    result = call("experiment", "uci")
     assert result.exit_code == 1
     assert "part of the repository" in result.output
 
 
 @pytest.mark.slow
-def test_the_sine_experiment_runs(tmp_path):
-    command = [sys.executable, "-m", "bayesmp", "experiment", "sine", "--epochs", "1", "--sweep", "depth", "--out"]
+def test_an_experiment_runs_from_the_shell(tmp_path):
+    command = [sys.executable, "-m", "bayesmp", "experiment", "sine-width", "--quick", "--parts", "parallel", "--out"]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "depth.png").exists() and (tmp_path / "results.json").exists()
+    assert (tmp_path / "sine-width" / "scores.png").exists() and (tmp_path / "sine-width" / "results.json").exists()

@@ -1,0 +1,245 @@
+"""More epochs on the same data: does it get surer? Ours, ours with the data counted twice, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import bayesmp as bmp
+from bayesmp import data, metrics
+from bayesmp.history import History
+from benchmarks.networks import mlp
+from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, mean_and_error, select
+from experiments.learners import Floats, Ivon, Laplace, Learner, Ours, Tagi
+from experiments.palette import colour, new_figure, tidy
+from experiments.stacked import StackedVisit
+
+CHECKPOINTS = (10, 50, 200, 500, 1000)
+QUICK_CHECKPOINTS = (10, 13)
+SLOW_QUICK, MOST_SLOW = (1, 2), 200  # epochs of the sequential schedule
+N_TEST = 1000
+LEVEL = 0.9
+
+
+class CountingTwice(bmp.Trainer):
+    """A trainer that makes the mistake on purpose: an epoch multiplies a further site of each batch in, beside those of
+    the epochs before. After n epochs the data are in the posterior n times: prior x (product of sites)^n.
+
+    With known noise, a site to the power n is the site of targets n times as precise.
+    """
+
+    noise_var: float  # of one target
+
+    def run(self, epochs: int | str = "auto", *, max_epochs: int = 1000, progress: bool | None = None) -> History:
+        assert isinstance(epochs, int), "data that count once more each epoch never come to rest"
+        for _ in range(epochs):
+            self.network.head = bmp.Regression(self.noise_var / (self.n_epochs + 1))
+            history = super().run(1, progress=progress)
+        return history
+
+
+class OursTwice(Ours):
+    """This library with `CountingTwice`; new targets have the noise that they have."""
+
+    def _new_trainer(self, x: Floats, y: Floats, seed: int) -> bmp.Trainer:
+        trainer = CountingTwice(self._network, x, y, batch_size=self.batch_size, seed=seed)
+        trainer.noise_var = self._noise_var
+        return trainer
+
+    def predict(self, x: Floats) -> tuple[Floats, Floats]:
+        found = self._network.predict(x)
+        assert isinstance(self._trainer, CountingTwice)
+        mean, var = (part.double().numpy().ravel() for part in (found.mean, found.epistemic_var))
+        return mean, var + self._trainer.noise_var
+
+
+class Sequential(Learner):
+    """The sequential schedule with the paper's prior: all data in one batch, an epoch is a round through it."""
+
+    counts_twice = False
+
+    def __init__(self, x: Floats, y: Floats, hidden: Sequence[int], *, noise_var: float, seed: int) -> None:
+        layers = mlp(x.shape[1], *hidden, 1)
+        self._network = bmp.Network(layers, bmp.Regression(noise_var), seed=seed, prior="paper").to(torch.float64)
+        self._visit = StackedVisit([self._network], torch.as_tensor(x)[None], torch.as_tensor(y)[None, :, None])
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def train(self, epochs: int) -> None:
+        for _ in range(epochs):
+            if self.counts_twice:
+                self._visit.count_again()
+            self._visit.iterate(torch.randperm(self._visit.x.shape[1], generator=self._generator).tolist())
+        self._network.marginal = self._visit.marginal.map(lambda part: part[0].clone())
+
+    def predict(self, x: Floats) -> tuple[Floats, Floats]:
+        found = self._network.predict(x)
+        return found.mean.numpy().ravel(), found.var.numpy().ravel()
+
+
+class SequentialTwice(Sequential):
+    """The same, where each round multiplies second messages in instead of replacing the first ones."""
+
+    counts_twice = True
+
+
+METHODS: dict[str, Callable[..., Learner]] = {
+    "ours": Ours,
+    "twice": OursTwice,
+    "sequential": Sequential,
+    "sequential-twice": SequentialTwice,
+    "tagi": Tagi,
+    "laplace": Laplace,
+    "ivon": Ivon,
+}
+TITLES = {
+    "ours": "ours",
+    "twice": "ours, counting twice",
+    "sequential": "sequential",
+    "sequential-twice": "sequential, counting twice",
+    "tagi": "TAGI",
+    "laplace": "Laplace",
+    "ivon": "IVON",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A function of one input, where data are, where one looks outside of them, and a network for it."""
+
+    function: Callable[[Floats], Floats]
+    noise_std: float
+    n_train: int
+    inside: tuple[float, float]
+    outside: tuple[tuple[float, float], ...]
+    hidden: tuple[int, ...]
+
+    def draw(self, low: float, high: float, n: int, seed: Sequence[int]) -> tuple[Floats, Floats]:
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(low, high, (n, 1))
+        return x, self.function(x[:, 0]) + self.noise_std * rng.standard_normal(n)
+
+
+TASKS = {
+    "sine": Task(data.sine_function, 0.05, 200, (0.0, 2.0), ((-1.0, 0.0), (2.0, 3.0)), (16, 16, 16)),
+    "cubic": Task(lambda x: x**3, 3.0, 100, (-4.0, 4.0), ((-6.0, -4.0), (4.0, 6.0)), (50,)),
+}
+
+
+class Epochs(Experiment):
+    name = "epochs"
+    title = "More epochs on the same data"
+    about = (
+        "One-dimensional regression, the noise known: the paper's sine function (200 points, three hidden layers of "
+        "16) and y = x³ (100 points in [-4, 4], noise 3, one hidden layer of 50), both standardised. After more and "
+        "more epochs: NLL and the share of new noisy targets inside the 90 % intervals, in the range of the data and "
+        "beside it (as wide again in all for sine, half as wide for the cubic). Counting twice: ours, with a further "
+        "site of each batch multiplied in at each epoch instead of replacing the one before (sites to the power n "
+        "after n epochs); the sequential schedule, where each message can be multiplied in a second time, up to "
+        f"{MOST_SLOW} epochs. Both for this experiment only."
+    )
+    parts = tuple(METHODS)
+    seeds = 5
+    quick_seeds = 1
+
+    def pieces(self, options: Options) -> list[Piece]:
+        planned = []
+        for task in ("cubic",) if options.quick else TASKS:
+            for method in self.chosen_parts(options):
+                is_slow = method.startswith("sequential")
+                at = (SLOW_QUICK if is_slow else QUICK_CHECKPOINTS) if options.quick else CHECKPOINTS
+                own = {"task": task, "method": method, "at": [k for k in at if not is_slow or k <= MOST_SLOW]}
+                planned += [
+                    Piece(f"{task}, {method}, seed {seed}", {**own, "seed": seed}, cost=10.0 if is_slow else 1.0)
+                    for seed in range(self.n_seeds(options))
+                ]
+        return planned
+
+    def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
+        task, seed = TASKS[parameters["task"]], parameters["seed"]
+        x, y = task.draw(*task.inside, task.n_train, [seed, 0])
+        x_mean, x_std, y_mean, y_std = x.mean(), x.std(), y.mean(), y.std()
+        noise_var = (task.noise_std / y_std) ** 2
+        learner = METHODS[parameters["method"]](
+            (x - x_mean) / x_std, (y - y_mean) / y_std, task.hidden, noise_var=noise_var, seed=seed
+        )
+        places = {"inside": (task.inside,), "outside": task.outside}
+        tests = {
+            place: [task.draw(*ends, N_TEST, [seed, 1, k]) for k, ends in enumerate(intervals)]
+            for place, intervals in places.items()
+        }
+        found: Record = {"epochs": list(parameters["at"])}
+        done = 0
+        for until in parameters["at"]:
+            learner.train(until - done)
+            done = until
+            for place, draws in tests.items():
+                x_new, y_new = (np.concatenate([draw[k] for draw in draws]) for k in (0, 1))
+                mean, var = learner.predict((x_new - x_mean) / x_std)
+                for name, value in _scores(mean, var, (y_new - y_mean) / y_std).items():
+                    found.setdefault(f"{name} {place}", []).append(value)
+        return found
+
+    def summarise(self, results: Sequence[Result]) -> list[Table]:
+        note = (
+            f"Means over seeds; {N_TEST:,} new targets in each range, in standardised units. Calibrated: 0.90. TAGI: "
+            "pytagi, batches of 10; Laplace: laplace-torch, full curvature at the weights that AdamW has reached; "
+            "IVON: ivon-opt, 100 samples. Settings of IVON were chosen on another draw."
+        )
+        tables = []
+        for task in dict.fromkeys(result["task"] for result in results):
+            rows = []
+            for method in METHODS:
+                own = select(results, task=task, method=method)
+                for k, epochs in enumerate(own[0]["epochs"] if own else ()):
+                    row: dict[str, Any] = {"method": TITLES[method], "epochs": epochs, "seeds": len(own)}
+                    for name in ("coverage inside", "coverage outside", "NLL inside", "NLL outside"):
+                        row[name] = mean_and_error([result[name][k] for result in own])[0]
+                    rows.append(row)
+            tables.append(Table(f"More epochs, {task}", rows, note))
+        return tables
+
+    def draw(self, results: Sequence[Result], folder: Path) -> list[Picture]:
+        tasks = list(dict.fromkeys(result["task"] for result in results))
+        figure = new_figure(7.6, 2.9 * len(tasks))
+        axes = figure.subplots(len(tasks), 3, squeeze=False)
+        columns = (
+            ("coverage inside", "in 90 %, inside"),
+            ("coverage outside", "in 90 %, outside"),
+            ("NLL inside", "NLL"),
+        )
+        for row, task in zip(axes, tasks, strict=True):
+            for ax, (name, title) in zip(row, columns, strict=True):
+                for method in METHODS:
+                    own = select(results, task=task, method=method)
+                    if own:
+                        means = np.mean([result[name] for result in own], axis=0)
+                        ax.plot(
+                            own[0]["epochs"], means, "o-", ms=3.5, color=colour(TITLES[method]), label=TITLES[method]
+                        )
+                ax.set_xscale("log")
+                tidy(ax, xlabel="epochs", ylabel=f"{task}: {title}")
+                if "coverage" in name:
+                    ax.axhline(LEVEL, color=colour("truth"), lw=0.8, ls=":")
+                    ax.set_ylim(-0.03, 1.03)
+                else:
+                    ax.set_yscale("symlog", linthresh=2.0)
+                    ax.set_ylim(bottom=-1.5)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+        figure.savefig(folder / "epochs.png")
+        n_seeds = len({result["seed"] for result in results})
+        return [
+            Picture("epochs.png", f"Means over {n_seeds} seeds; the dotted line is what 90 % intervals should hold.")
+        ]
+
+
+def _scores(mean: Floats, var: Floats, y: Floats) -> dict[str, float]:
+    """NaN where a method has diverged."""
+    if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var > 0).all()):
+        return {"NLL": float("nan"), "coverage": float("nan")}
+    return {"NLL": metrics.gaussian_nll(mean, var, y), "coverage": metrics.coverage(mean, np.sqrt(var), y, LEVEL)}

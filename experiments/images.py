@@ -1,0 +1,108 @@
+"""What the experiments on images share: methods by name, their scores, and unfamiliar images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesmp.layers.base import Layer
+from benchmarks.baselines import (
+    PREDICT_BATCH,
+    AdamWConfig,
+    fit_adamw,
+    train_adamw,
+    train_adamw_held_out,
+    train_ivon,
+    train_mc_dropout,
+)
+from benchmarks.datasets import Images
+from benchmarks.evaluation import class_scores, entropy, separation
+from benchmarks.ours import train_ours
+from benchmarks.runs import Run
+from experiments.base import Record
+from experiments.learners import require
+
+SHARE_HELD_OUT = 10  # a tenth of the training images mends AdamW
+LAPLACE_BATCH = 50  # images whose slopes in all weights are held at once
+NAMES = ("accuracy", "top-5", "NLL", "ECE", "ECE2", "Brier")
+
+
+def train(
+    method: str, layers: Sequence[Layer], images: Images, *, epochs: int, batch_size: int, seed: int
+) -> list[Run]:
+    """The runs of a method; several where one training serves more than one way to predict."""
+    shared: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
+    x, y = images.x_train, images.y_train
+    if method == "ours":
+        return [train_ours(layers, x, y, predict_batch=PREDICT_BATCH, **shared)[0]]
+    if method == "adamw":
+        return [train_adamw(layers, x, y, **shared)]
+    if method == "adamw-mended":
+        return train_adamw_held_out(layers, x, y, n_held_out=max(1, len(x) // SHARE_HELD_OUT), **shared)
+    if method == "mc-dropout":
+        return train_mc_dropout(layers, x, y, **shared)
+    if method == "ivon":
+        require("ivon", "ivon-opt")
+        return train_ivon(layers, x, y, **shared)
+    if method in ("laplace-last", "laplace-kron"):
+        return [train_laplace(layers, x, y, is_last=method == "laplace-last", **shared)]
+    raise ValueError(f"unknown method {method!r}")
+
+
+def train_laplace(
+    layers: Sequence[Layer], x: Tensor, y: Tensor, *, is_last: bool, epochs: int, batch_size: int, seed: int
+) -> Run:
+    """AdamW, then a Gaussian around its weights with Kronecker-factored curvature (laplace-torch): of the last layer,
+    or of all. The prior precision maximises the marginal likelihood; probabilities by the probit approximation.
+    """
+    laplace = require("laplace", "laplace-torch")
+    config = AdamWConfig()
+    model, _, history, cost = fit_adamw(layers, x, y, epochs=epochs, batch_size=batch_size, seed=seed, config=config)
+    model.eval()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=batch_size)
+    where = "last_layer" if is_last else "all"
+    fitted = laplace.Laplace(model, "classification", subset_of_weights=where, hessian_structure="kron")
+    fitted.fit(loader)
+    fitted.optimize_prior_precision(method="marglik")
+
+    def predict(rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            parts = [fitted(part.to(x.device), link_approx="probit").double() for part in rows.split(LAPLACE_BATCH)]
+        return torch.cat(parts)
+
+    return Run(
+        name="Laplace, last layer" if is_last else "Laplace, all layers (Kronecker)",
+        predict=predict,
+        seconds=cost.seconds,
+        epoch_seconds=[record["seconds"] for record in history],
+        peak_bytes=cost.peak_bytes,
+        site_bytes=0,
+        history=history,
+        repeats=1,
+    )
+
+
+def evaluate(
+    run: Run, images: Images, unfamiliar: dict[str, Callable[[], Tensor]], *, keep: bool
+) -> tuple[Record, dict[str, np.ndarray[Any, Any]]]:
+    """Scores on the test images, AUROC against each unfamiliar set by entropy and by epistemic uncertainty; and, if
+    they are to be kept, the probabilities that curves and ensembles are made of.
+    """
+    probs, epistemic = run.predict_both(images.x_test)
+    record: Record = {"name": run.name, **class_scores(probs, images.y_test), "train_seconds": run.seconds}
+    kept = {"probs": _array(probs)}
+    for name, make in unfamiliar.items():
+        probs_out, epistemic_out = run.predict_both(make())
+        record[f"AUROC {name}"] = separation(entropy(probs), entropy(probs_out))
+        told = epistemic is not None and epistemic_out is not None
+        record[f"AUROC {name}, epistemic"] = separation(epistemic, epistemic_out) if told else None  # type: ignore[arg-type]
+        kept[f"probs {name}"] = _array(probs_out)
+    return record, kept if keep else {}
+
+
+def _array(probs: Tensor) -> np.ndarray[Any, Any]:
+    return probs.float().cpu().numpy()

@@ -1,0 +1,214 @@
+"""Far away from the data: does the band hold the true function? A hundred networks, as in the paper."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import bayesmp as bmp
+from bayesmp import data
+from benchmarks.networks import mlp
+from benchmarks.references import CASES, FOLDER, NOISE_VAR
+from benchmarks.truth import Reference
+from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, select
+from experiments.palette import colour, new_figure, tidy
+from experiments.stacked import visit_all
+
+CASE = CASES["uncertainty"]  # 200 points in [-0.5, 0.5], 1-32-32-1
+GRID = np.round(np.arange(-20.5, 20.5 + 0.025, 0.05), 2)
+FAR = 10.0
+SIGMAS = (1, 2, 3)
+MASSES = np.arange(0.02, 0.985, 0.02)  # of the central intervals
+CHUNK = 10  # networks per piece
+METHODS = {"ours": "ours", "sequential": "sequential"}
+PAPER = {"left": (0.61, 0.86, 0.93), "right": (0.36, 0.68, 0.90), "correlations": (0.99, 0.96, 0.90)}
+
+Floats = NDArray[np.float64]
+
+
+class Uncertainty(Experiment):
+    name = "uncertainty"
+    title = "Far away from the data: a hundred networks"
+    about = (
+        "Networks 1-32-32-1 with different seeds on one data set, 200 points of the sine function in [-0.5, 0.5]; how "
+        "many of them hold the true function within 1, 2 and 3 standard deviations (without noise) at each point of a "
+        "grid from -20.5 to 20.5. Ours: defaults in batches of 50, until at rest. Sequential, the paper's way: its "
+        "prior, all points in one batch, 500 rounds, the networks along one axis of the same equations."
+    )
+    parts = tuple(METHODS)
+    seeds = 100
+    quick_seeds = 2
+
+    def pieces(self, options: Options) -> list[Piece]:
+        n = self.n_seeds(options)
+        chunks = [list(range(start, min(start + CHUNK, n))) for start in range(0, n, CHUNK)]
+        training: dict[str, dict[str, Any]] = {
+            "ours": {"batch_size": 50, "max_epochs": 10 if options.quick else 1000},
+            "sequential": {"iterations": 1 if options.quick else 500},
+        }
+        return [
+            Piece(f"{method}, seeds {seeds[0]} to {seeds[-1]}", {"method": method, "seeds": seeds, **training[method]})
+            for method in self.chosen_parts(options)
+            for seeds in chunks
+        ]
+
+    def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
+        seeds = parameters["seeds"]
+        x, y = CASE.training_data()
+        rule = "paper" if parameters["method"] == "sequential" else "narrow"
+        networks = [bmp.Network(mlp(*CASE.widths), bmp.Regression(NOISE_VAR), seed=seed, prior=rule) for seed in seeds]
+        started = time.perf_counter()
+        if parameters["method"] == "sequential":
+            many = len(networks)
+            x_all, y_all = (torch.as_tensor(part).expand(many, *part.shape) for part in (x, y))
+            seconds = visit_all(networks, x_all, y_all, iterations=parameters["iterations"], scratch=options.scratch)
+        else:
+            limits = {name: parameters[name] for name in ("batch_size", "max_epochs")}
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*not at rest")
+                bmp.fit_many(networks, x, y, workers=1, progress=False, **limits)
+            seconds = time.perf_counter() - started
+        found = [network.predict(GRID[:, None]) for network in networks]
+        names = ("mean", "epistemic_var")
+        mean, var = (torch.stack([getattr(each, name).flatten() for each in found]) for name in names)
+        return {
+            "seconds_per_network": seconds / len(networks),
+            "mean": mean.float().numpy(),  # (network, g)
+            "std": var.sqrt().float().numpy(),
+        }
+
+    def summarise(self, results: Sequence[Result]) -> list[Table]:
+        rows: list[dict[str, Any]] = []
+        for method in METHODS:
+            own = select(results, method=method)
+            if own:
+                mean, std = _stacked(own)
+                left, right = _far_curves(mean, std, _masses_of_sigmas())
+                correlations = mass_correlations(*_far_curves(mean, std, MASSES))
+                seconds = np.mean([result["seconds_per_network"] for result in own])
+                title = "ours" if method == "ours" else "the paper's way, by us"
+                rows.append(_row(title, len(mean), left, right, correlations) | {"seconds": float(seconds)})
+        paper = _row("the paper (published)", 100, *PAPER.values())
+        nuts_left, nuts_right = _nuts_shares()
+        return [
+            Table(
+                "Share of networks that hold the true function, in %",
+                [*rows, paper, _row("NUTS, one posterior: share of points", 1, nuts_left, nuts_right, None)],
+                "At 1/2/3 standard deviations, median over the points x < -10 or x > 10. Correlation: of the credible "
+                "mass of central intervals (2 % to 98 %) with the median coverage on each side, and of both sides' "
+                "points together (our reading of the paper). NUTS: one posterior cannot be counted over networks, "
+                "so it is the share of points. Seconds per network.",
+            )
+        ]
+
+    def draw(self, results: Sequence[Result], folder: Path) -> list[Picture]:
+        return [self._draw_curves(results, folder), self._draw_bands(results, folder)]
+
+    def _draw_curves(self, results: Sequence[Result], folder: Path) -> Picture:
+        figure = new_figure(6.8, 3.2)
+        axes = figure.subplots(1, 2, sharey=True)
+        sizes = []
+        for method in METHODS:
+            own = select(results, method=method)
+            if not own:
+                continue
+            mean, std = _stacked(own)
+            sizes.append(len(mean))
+            for ax, curve in zip(axes, _far_curves(mean, std, MASSES), strict=True):
+                ax.plot(MASSES, curve, color=colour(METHODS[method]), lw=1.8, label=method)
+        for ax, title in zip(axes, (f"x < -{FAR:g}", f"x > {FAR:g}"), strict=True):
+            ax.plot([0, 1], [0, 1], color=colour("truth"), lw=0.8, ls=":", label="calibrated")
+            tidy(ax, title=title, xlabel="credible mass of the interval", xlim=(0, 1), ylim=(0, 1.02))
+        axes[0].set_ylabel("networks that hold the truth, share")
+        axes[0].legend(frameon=False)
+        figure.savefig(folder / "coverage.png")
+        return Picture("coverage.png", f"Coverage of the true function far from the data; {min(sizes)} networks each.")
+
+    def _draw_bands(self, results: Sequence[Result], folder: Path) -> Picture:
+        reference = _reference()
+        panels: dict[str, tuple[Floats, Floats, Floats]] = {}
+        for method in METHODS:
+            own = [result for result in select(results, method=method) if 0 in result["seeds"]]
+            if own:
+                panels[method] = (GRID, own[0]["mean"][0].astype(float), own[0]["std"][0].astype(float))
+        panels["NUTS"] = (reference.grid[:, 0], reference.f_mean, reference.f_std)
+        figure = new_figure(2.5 * len(panels), 2.9)
+        for ax, (method, (x, mean, std)) in zip(
+            figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
+        ):
+            key = colour(METHODS.get(method, method))
+            for width, alpha in ((3, 0.15), (2, 0.2), (1, 0.3)):
+                ax.fill_between(x, mean - width * std, mean + width * std, color=key, alpha=alpha, lw=0)
+            ax.plot(x, mean, color=key, lw=1.4)
+            ax.plot(GRID, data.sine_function(GRID), color=colour("truth"), lw=0.7)
+            tidy(ax, title=method, xlabel="x", ylim=(-30, 30))
+        figure.savefig(folder / "bands.png")
+        return Picture("bands.png", "Seed 0: mean and 1, 2, 3 standard deviations of the function; black: the truth.")
+
+
+def coverage_at(mean: Floats, std: Floats, truth: Floats, masses: Floats) -> Floats:
+    """The share of networks whose central interval of each mass holds the truth, (m, g).
+
+    Args:
+        mean, std: (network, g).
+        truth: (g,).
+        masses: (m,), between 0 and 1.
+    """
+    distance = np.abs(truth - mean) / std
+    widths = np.array([NormalDist().inv_cdf(0.5 + 0.5 * mass) for mass in masses])
+    return np.stack([(distance <= width).mean(axis=0) for width in widths])
+
+
+def mass_correlations(left: Floats, right: Floats) -> tuple[float, float, float]:
+    """Correlation of MASSES with the coverage on each side, and with both sides' points pooled; 0 for a flat curve."""
+
+    def correlation(masses: Floats, curve: Floats) -> float:
+        return float(np.corrcoef(masses, curve)[0, 1]) if np.ptp(curve) > 0 else 0.0
+
+    pooled = correlation(np.tile(MASSES, 2), np.concatenate([left, right]))
+    return correlation(MASSES, left), correlation(MASSES, right), pooled
+
+
+def _far_curves(mean: Floats, std: Floats, masses: Floats) -> tuple[Floats, Floats]:
+    """Median coverage over the points far on the left, and far on the right, by mass."""
+    covered = coverage_at(mean, std, data.sine_function(GRID), masses)
+    return np.median(covered[:, GRID < -FAR], axis=1), np.median(covered[:, GRID > FAR], axis=1)
+
+
+def _masses_of_sigmas() -> Floats:
+    return np.array([2.0 * NormalDist().cdf(sigma) - 1.0 for sigma in SIGMAS])
+
+
+def _nuts_shares() -> tuple[list[float], list[float]]:
+    """Shares of far points at which NUTS's band holds the truth, on the left and on the right."""
+    reference = _reference()
+    distance, x = np.abs(reference.truth - reference.f_mean) / reference.f_std, reference.grid[:, 0]
+    left, right = ([float((distance[side] <= sigma).mean()) for sigma in SIGMAS] for side in (x < -FAR, x > FAR))
+    return left, right
+
+
+def _reference() -> Reference:
+    return Reference.load(FOLDER / "uncertainty.npz", CASE)
+
+
+def _stacked(results: Sequence[Result]) -> tuple[Floats, Floats]:
+    """Means and standard deviations of all networks, (network, g)."""
+    mean, std = (np.concatenate([result[name] for result in results]).astype(np.float64) for name in ("mean", "std"))
+    return mean, std
+
+
+def _row(title: str, n: int, left: Any, right: Any, correlations: Any) -> dict[str, Any]:
+    def percent(shares: Any) -> str:
+        return "/".join(f"{100 * share:.0f}" for share in shares)
+
+    names = ("corr. x < 0", "corr. x > 0", "corr. both")
+    found = {"": title, "networks": n, "x < -10, 1/2/3 std": percent(left), "x > 10, 1/2/3 std": percent(right)}
+    return found | dict(zip(names, correlations or (None,) * 3, strict=True))

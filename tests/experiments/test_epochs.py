@@ -1,0 +1,110 @@
+"""Data counted twice, on purpose; and the learners beside ours."""
+
+import numpy as np
+import pytest
+import torch
+
+import bayesmp as bmp
+from experiments import epochs, learners
+from experiments.base import UnavailableError
+
+
+def line(n=40):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1.5, 1.5, (n, 1))
+    return x, 0.8 * x[:, 0] + 0.1 * rng.standard_normal(n)
+
+
+def test_counting_twice_gives_the_posterior_of_data_counted_as_often():
+    """One weight and no hidden layer: after n epochs the closed form has n copies of every row."""
+    x, y = line()
+    network = bmp.Network([bmp.Linear(1, 1, bias=False)], bmp.Regression(0.01))
+    trainer = epochs.CountingTwice(network, x, y, batch_size=20)
+    trainer.noise_var = 0.01
+    for n_epochs in (5, 30):
+        trainer.run(n_epochs - trainer.n_epochs, progress=False)
+        precision = float(network.prior.rho[0]) + n_epochs * float((x**2).sum()) / 0.01
+        mean = (float(network.prior.tau[0]) + n_epochs * float((x[:, 0] * y).sum()) / 0.01) / precision
+        assert float(network.marginal.rho[0]) == pytest.approx(precision, rel=1e-3)
+        assert float(network.marginal.mean[0]) == pytest.approx(mean, rel=1e-3)
+
+
+def test_messages_multiplied_in_twice_count_data_as_often():
+    """Without hidden layers precisions are nearly those of independent weights: four rounds are four copies of the
+    data.
+    """
+    x, y = line()
+    for kind, copies in ((epochs.Sequential, 1), (epochs.SequentialTwice, 4)):
+        learner = kind(x, y, (), noise_var=0.01, seed=0)
+        learner.train(4)
+        design = np.column_stack([x[:, 0], np.ones(len(x))])
+        prior = learner._network.prior
+        expected = prior.rho.numpy() + copies * (design**2).sum(0) / 0.01
+        ratio = learner._network.marginal.rho.numpy() / expected
+        assert (ratio > 0.8).all() and (ratio <= 1.0 + 1e-9).all(), "what both weights share is not counted for each"
+    once, twice = (kind(x, y, (8,), noise_var=0.01, seed=0) for kind in (epochs.Sequential, epochs.SequentialTwice))
+    for learner in (once, twice):
+        learner.train(12)
+    assert (twice._network.marginal.rho / once._network.marginal.rho).median() > 4.0
+
+
+def test_ours_does_not_get_surer_and_counting_twice_does():
+    x, y = line()
+    bands = {}
+    for kind in (epochs.Ours, epochs.OursTwice):
+        learner, found = kind(x, y, (8,), noise_var=0.01, seed=0), []
+        for _ in range(2):
+            learner.train(20)
+            _, var = learner.predict(np.array([[0.5]]))
+            found.append(float(var[0]) - 0.01)
+        bands[kind] = found
+    assert bands[epochs.Ours][1] == pytest.approx(bands[epochs.Ours][0], rel=0.3)
+    assert bands[epochs.OursTwice][1] < 0.75 * bands[epochs.OursTwice][0]
+    assert bands[epochs.OursTwice][1] < bands[epochs.Ours][1] / 10
+
+
+def test_ivon_learns_a_line():
+    pytest.importorskip("ivon")
+    x, y = line()
+    learner = learners.Ivon(x, y, (8,), noise_var=0.01, seed=0)
+    learner.train(150)
+    mean, var = learner.predict(x)
+    assert np.sqrt(np.mean((mean - y) ** 2)) < 0.2 and (var > 0.01).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of packages that laplace-torch needs
+def test_laplace_has_the_moments_of_the_closed_form_on_a_linear_model():
+    """Without hidden layers the posterior is Gaussian, so Laplace is exact for the prior precision it has found."""
+    pytest.importorskip("laplace")
+    x, y = line()
+    learner = learners.Laplace(x, y, (), noise_var=0.01, seed=0)
+    learner.train(300)
+    design = np.column_stack([x[:, 0], np.ones(len(x))])
+    prior = float(torch.as_tensor(learner._fitted.prior_precision).detach().mean())
+    covariance = np.linalg.inv(design.T @ design / 0.01 + prior * np.eye(2))
+    _, var = learner.predict(x)
+    np.testing.assert_allclose(var, np.einsum("ni,ij,nj->n", design, covariance, design) + 0.01, rtol=1e-3)
+
+
+def test_missing_packages_are_told_with_a_remedy(monkeypatch):
+    with pytest.raises(UnavailableError, match="no_such_module is not installed: pip install some-package"):
+        learners.require("no_such_module", "some-package")
+
+
+def test_the_quick_version_runs_and_tells_what_cannot_run(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(learners, "require", _refuse)
+    status, printed, found = run("epochs", "--quick")
+    assert status == 0, printed
+    assert {row["method"] for row in found["tables"][0]["rows"]} == {
+        "ours",
+        "ours, counting twice",
+        "sequential",
+        "sequential, counting twice",
+    }
+    assert set(found["missing"]) == {f"cubic, {method}, seed 0" for method in ("tagi", "laplace", "ivon")}
+    assert "not here" in found["missing"]["cubic, tagi, seed 0"]
+    assert (tmp_path / "epochs" / "epochs.png").exists()
+
+
+def _refuse(module, package):
+    raise UnavailableError(f"{package} is not here")
