@@ -21,6 +21,7 @@ from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import MAX_RANK
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
+from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
 from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
 from bayesmp.network import INTERRUPTED, Network, check_same_network, from_file, learn_from_file
@@ -166,6 +167,19 @@ class Trainer:
         """
         return self._train(epochs, max_epochs, progress, stacklevel=3)
 
+    def diagnose(self, x: Any = None, y: Any = None) -> Diagnosis:
+        """What looks wrong with the run and its network (`Network.diagnose`), the shares of batches included.
+
+        Args:
+            x, y: rows that it was not trained on; without them the training data are looked at, and nothing is said
+                about calibration.
+        """
+        if self.network.run is None or self.network.run() is not self:
+            raise ValueError("another Trainer has taken this network over; diagnose that one, or run() this one again")
+        if (x is None) != (y is None):
+            raise ValueError("give both x and y, or neither for the training data")
+        return self.network.diagnose(self.x if x is None else x, self.y if y is None else y)
+
     def __repr__(self) -> str:
         options = [f"{entry.name}={getattr(self.config, entry.name)!r}" for entry in fields(TrainConfig)]
         defaults = [f"{entry.name}={entry.default!r}" for entry in fields(TrainConfig)]
@@ -209,6 +223,7 @@ class Trainer:
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
+        self.network.told = Told.of(self.history.snapshot(), self.x, self.y)
         return self.history.snapshot()
 
     def _train_until(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
@@ -447,6 +462,7 @@ class Trainer:
         self.history = History.from_json(run["history"], stopped=run["stopped"])
         self._refreshed_at = run["refreshed_at"]
         learn_from_file(network, file)
+        network.told = Told.of(self.history.snapshot(), self.x, self.y)
 
     def _identify_data(self) -> dict[str, Any]:
         """What tells these data from others; found once, because it reads all of them."""

@@ -18,6 +18,7 @@ LINE = [
     {"joint", "stopping", "history"},
     {"schedules"},
     {"network"},
+    {"diagnosis"},
     {"graph", "belief", "shapes"},
     {"heads"},
     {"layers"},
