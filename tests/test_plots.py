@@ -116,6 +116,8 @@ def test_training_history_leaves_gaps_where_a_number_was_not_measured():
     rows = [{"nll": 3.0, "test_nll": None}, {"nll": 2.0, "test_nll": 2.5}, {"nll": 1.0}]
     ax = plots.training_history(rows)
     np.testing.assert_array_equal(ax.lines[1].get_ydata(), [np.nan, 2.5, np.nan])
+    np.testing.assert_array_equal(ax.lines[2].get_xydata(), [[2, 2.5]])  # a point, or it would not be seen
+    assert ax.lines[2].get_marker() == "."
     assert {text.get_text() for text in ax.texts} == {"nll  1", "test_nll  2.5"}
     draw(ax)
 
@@ -258,7 +260,7 @@ def test_reliability_counts_the_examples_of_each_bin():
     np.testing.assert_allclose([bar.get_x() + bar.get_width() / 2 for bar in counts], (np.flatnonzero(used) + 0.5) / 10)
     shown = [text.get_text() for text in ax.texts[: used.sum()]]
     assert shown == [str(n) if n < 1000 else f"{n / 1000:.1f}k" for n in n_in_bin[used]]
-    assert len(chance) == (n_in_bin >= 5).sum()
+    assert len(chance) == (n_in_bin >= 10).sum()
     draw(ax)
 
 

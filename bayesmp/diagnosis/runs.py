@@ -18,7 +18,7 @@ FEW_BATCHES = 3
 ALL_NOISE = 0.9  # share of the targets' variance from which the network explains next to nothing
 LEAST_NOISE = 2.5  # times what the noise's prior alone would give
 FAR_LINK = 2.5  # times below the centre of its prior that a link scale is far off; healthy ones: .8 to 2.6 times it
-JUMP = 0.3  # nats by which the last leave-one-out score may lie above the best one
+JUMP = (0.3, 0.05)  # nats, and share of the best leave-one-out score, by which the last one may lie above it
 
 
 def judge_convergence(told: Told) -> Iterator[Finding]:
@@ -39,14 +39,15 @@ def judge_convergence(told: Told) -> Iterator[Finding]:
             "that it stops by itself, raise max_epochs, or let the trainer run on.",
             numbers,
         )
-    if len(scores) > 1 and scores[-1] > min(scores) + JUMP:
+    best = min(scores, default=math.inf)
+    if len(scores) > 1 and scores[-1] > best + max(JUMP[0], JUMP[1] * abs(best)):
         yield Finding(
             "ended_in_a_jump",
             PROBLEM,
-            f"the last leave-one-out NLL is {scores[-1]:.3g}, and {min(scores):.3g} was reached before: training "
+            f"the last leave-one-out NLL is {scores[-1]:.3g}, and {best:.3g} was reached before: training "
             "ended in a "
             "jump, or has become worse. Let the trainer run on for some epochs; history.plot() shows it.",
-            {"last": scores[-1], "best": min(scores)},
+            {"last": scores[-1], "best": best},
         )
 
 

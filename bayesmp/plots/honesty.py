@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LEVELS = np.linspace(0.02, 0.98, 49)  # of the intervals whose coverage is drawn
 BAR_HEIGHT = 0.22  # of the bin with the most examples, in heights of the picture
-FEW = 5  # examples in a bin below which chance explains nearly everything, and is not drawn
+FEW = 10  # examples in a bin below which chance explains nearly everything, and is not drawn
 CHANCE_STDS = NormalDist().inv_cdf(0.975)  # 95 % of what chance does lies within
 
 
@@ -136,7 +136,8 @@ def _tell(ax: Axes, lines: list[str], *, in_corner: bool = False) -> None:
     """Write the lines at the lower right, or in the upper left corner."""
     x, y, side, end = (0.03, 0.97, "left", "top") if in_corner else (0.97, 0.05, "right", "bottom")
     style: dict[str, Any] = {"color": INK, "fontsize": 9.5, "linespacing": 1.5}
-    ax.text(x, y, "\n".join(lines), transform=ax.transAxes, ha=side, va=end, **style)
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # so that no line runs through it
+    ax.text(x, y, "\n".join(lines), transform=ax.transAxes, ha=side, va=end, zorder=5, bbox=behind, **style)
 
 
 def _short(count: int) -> str:

@@ -22,6 +22,8 @@ def training_history(
 ) -> Axes:
     """Each number of the history against the epoch, its name and last value written at the end of the line.
 
+    What was not measured in every epoch is drawn as points with a thin line.
+
     Args:
         history: a list of values per name, or one mapping from names to values per epoch.
         ax: where to draw; default: a new figure.
@@ -44,6 +46,8 @@ def training_history(
         marker = "o" if len(values) == 1 else None
         ax.plot(steps, values, color=colour, linewidth=1.8, solid_capstyle="round", marker=marker, markersize=4)
         finite = np.flatnonzero(np.isfinite(values))
+        if len(finite) < len(values):  # single values between gaps would not be seen
+            ax.plot(steps[finite], values[finite], color=colour, linewidth=1.0, alpha=0.6, marker=".", markersize=5)
         if len(finite) > 0:
             last = finite[-1]
             ends.append((float(steps[last]), float(values[last]), f"{name}  {values[last]:.3g}", colour))
