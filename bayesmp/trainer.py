@@ -208,6 +208,7 @@ class Trainer:
         """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
         self._check_network()
         self.network.belief = None  # never one of other means, should the run be interrupted
+        self.network.told = None
         self.history.stopped = INTERRUPTED
         with fast_arithmetic(self.network.device):
             why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)
@@ -462,7 +463,8 @@ class Trainer:
         self.history = History.from_json(run["history"], stopped=run["stopped"])
         self._refreshed_at = run["refreshed_at"]
         learn_from_file(network, file)
-        network.told = Told.of(self.history.snapshot(), self.x, self.y)
+        if network.belief is not None:  # else the file was written in the middle of a run
+            network.told = Told.of(self.history.snapshot(), self.x, self.y)
 
     def _identify_data(self) -> dict[str, Any]:
         """What tells these data from others; found once, because it reads all of them."""

@@ -107,7 +107,8 @@ def draw_sites() -> None:
         ax.set(xlabel="a weight", yticks=[], ylim=(0, 2.75))
         finish(ax)
         ax.spines["left"].set_visible(False)
-        ax.text(-2.5, 0.32, "prior", color=SOFT, fontsize=9)
+        ax.text(-2.5, 2.3, "prior", color=SOFT, fontsize=9)
+        ax.text(-2.5, 2.05, "sites", color=GREEN, fontsize=9)
         ax.text(mean, 2.48, "posterior = prior × sites", color=BLUE, fontsize=9, ha="center")
     save(figure, "how-sites")
 

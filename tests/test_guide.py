@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -18,8 +19,6 @@ DOCS = Path(__file__).parent.parent / "docs"
 SPEC = importlib.util.spec_from_file_location("pages", DOCS / "pages.py")
 assert SPEC is not None and SPEC.loader is not None
 pages = importlib.util.module_from_spec(SPEC)
-import sys  # noqa: E402
-
 sys.modules["pages"] = pages
 SPEC.loader.exec_module(pages)
 
@@ -92,3 +91,11 @@ def test_diagnosing_names_every_kind_of_finding():
     kinds = set(re.findall(r"Finding\(\s*\"(\w+)\"", source))
     named = set(re.findall(r"^\| `(\w+)`", (DOCS / "diagnosing.md").read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert named == kinds and len(kinds) > 10
+
+
+def test_the_reference_has_every_public_name():
+    import bayesmp
+
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^::: bayesmp\.(?:estimators\.)?(\w+)$", text, flags=re.MULTILINE))
+    assert shown == set(bayesmp.__all__)

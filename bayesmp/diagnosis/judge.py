@@ -29,6 +29,8 @@ def diagnose(network: Any, x: Any, y: Any, *, trainer: Any = None) -> Diagnosis:
     if not network.has_learned:
         raise ValueError("there is nothing to diagnose yet: this network has not been trained (bayesmp.fit)")
     told: Told | None = network.told
+    if told is None and trainer is not None:  # its run was interrupted
+        told = Told.of(trainer.history, trainer.x, trainer.y)
     is_training = told is not None and told.is_about(x, y)
     n_rows = len(x)
     if n_rows > MOST_ROWS:
@@ -46,7 +48,9 @@ def diagnose(network: Any, x: Any, y: Any, *, trainer: Any = None) -> Diagnosis:
     ]
     not_judged = []
     if told is None:
-        not_judged.append("convergence, leave-one-out and likeness to the training data (this network was loaded)")
+        not_judged.append(
+            "convergence, leave-one-out and likeness to the training data (not known: this network was loaded)"
+        )
     else:
         found += runs.judge_convergence(told)
     if trainer is not None:
