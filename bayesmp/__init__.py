@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayesmp import data, metrics
 from bayesmp.bridge import from_torch, to_torch
+from bayesmp.diagnosis import Diagnosis, Finding
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
 from bayesmp.history import Change, EpochRecord, History
@@ -29,7 +30,9 @@ __all__ = [
     "Change",
     "ClassPrediction",
     "Conv2d",
+    "Diagnosis",
     "EpochRecord",
+    "Finding",
     "Flatten",
     "Gaussian",
     "History",

@@ -45,7 +45,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
 
 def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """x as a floating-point (b, *input_shape) tensor with b >= 1 that is finite in this dtype, or a ValueError."""
-    x = as_tensor(x, "x")
+    x = as_tensor(x, "x").detach()
     expected = f"(n, {', '.join(map(str, input_shape))})"
     if x.is_complex():
         raise ValueError(f"x must hold real numbers, got {x.dtype}; split it into real and imaginary parts")
@@ -99,7 +99,7 @@ def check_lengths(x: Tensor, y: Tensor) -> None:
 
 def check_real_targets(y: Any, n_outputs: int) -> Tensor:
     """y as a finite (b, n_outputs) tensor; (b,) is accepted for one output."""
-    y = as_tensor(y, "y")
+    y = as_tensor(y, "y").detach()
     if y.dtype == torch.bool or y.is_complex():
         raise ValueError(f"regression targets must be real numbers, got {y.dtype}; convert them with y.float()")
     y = y if y.is_floating_point() else y.to(torch.get_default_dtype())

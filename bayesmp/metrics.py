@@ -171,6 +171,23 @@ def auroc(score: Array, is_positive: Array) -> float:
     return (rank_sum - n_positive * (n_positive + 1) / 2.0) / (n_positive * n_negative)
 
 
+def roc(score: Array, is_positive: Array) -> tuple[Floats, Floats]:
+    """Shares of negative and of positive examples that score at least as high as a limit, (k,) each, from 0 to 1.
+
+    There is one limit per score, from the highest one down, equal ones together; the area below is `auroc`.
+    """
+    score, is_positive = _same_shape(score=score, is_positive=is_positive)
+    positive = is_positive.reshape(-1) > 0.5
+    if positive.all() or not positive.any():
+        raise ValueError(f"need examples of both kinds, got {positive.sum()} positive and {(~positive).sum()} negative")
+    limits, index = np.unique(-score.reshape(-1), return_inverse=True)
+    shares = [
+        np.concatenate([[0.0], np.cumsum(np.bincount(index.reshape(-1)[kind], minlength=len(limits))) / kind.sum()])
+        for kind in (~positive, positive)
+    ]
+    return shares[0], shares[1]
+
+
 def ood_auroc(probs_in: Array, probs_out: Array) -> float:
     """AUROC of the predictive entropy for telling unfamiliar examples (b', c) from familiar ones (b, c)."""
     score = np.concatenate([entropy(probs_in), entropy(probs_out)])

@@ -17,6 +17,7 @@ from bayesmp import checks, persistence
 from bayesmp.arithmetic import few_threads
 from bayesmp.belief import Belief, LayerAnchors, Layout, Past, Points
 from bayesmp.belief import from_state as belief_from_state
+from bayesmp.diagnosis import Diagnosis, Told, diagnose
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.graph import Graph
 from bayesmp.heads import Argmax, Head, Regression, Softmax
@@ -29,7 +30,15 @@ from bayesmp.shapes import find_input_shape, shapes_along
 
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
 # about 80 bytes at work in float32
-LEARNED = ("marginal", "head_log_weights", "sum_share", "regime", "belief", "flat_targets")  # training changes them
+LEARNED = (
+    "marginal",
+    "head_log_weights",
+    "sum_share",
+    "regime",
+    "belief",
+    "flat_targets",
+    "told",
+)  # training changes them
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
 PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
 FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
@@ -58,7 +67,8 @@ class Network(Generic[P]):
     What training learns beside the marginal, and `reset` takes back: `regime`, how sweeps are done; `sum_share`, one
     number per layer, how much of the variance of its sums is left when the correlations between its weights are
     counted in sweeps (schedules/metric.py); and `belief`, the joint belief about all weights that predictions are made
-    with (belief/), None before the first training; and `flat_targets`, whether targets came as (n,), not (n, 1).
+    with (belief/), None before the first training; `flat_targets`, whether targets came as (n,), not (n, 1); and
+    `told`, the run's history and moments of its data, for `diagnose`; files do not hold it.
 
     `past` is what data of the past say beside the prior, in a network that `as_prior` made, else None.
 
@@ -106,6 +116,7 @@ class Network(Generic[P]):
         self._renew_belief: Callable[[], None] | None = None
         self.belief = None
         self.flat_targets = False
+        self.told: Told | None = None
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
         self.head_log_weights = head.prior_log_weights().float()
 
@@ -250,6 +261,7 @@ class Network(Generic[P]):
         self.regime = MOMENTS
         self.belief = None
         self.flat_targets = False
+        self.told = None
 
     def __getstate__(self) -> dict[str, Any]:
         belief = self.belief  # made now if it is due
@@ -629,6 +641,21 @@ class Network(Generic[P]):
             changes = [list(self.graph.push(trace, drawn))[-1][1] for drawn in draws]
             found.append(trace.outputs.mean + torch.stack(changes))
         return torch.cat(found, 1)
+
+    # --- looking at it -----------------------------------------------------------------------------------------------
+
+    def diagnose(self, x: Any, y: Any) -> Diagnosis:
+        """What looks wrong with this trained network, in words and figures, with what to do; `print` it.
+
+        It looks at the scale of the data, at units and weights that have learned nothing, at the prior, the noise, the
+        end of the training run, and at how well these rows are predicted. A network that was loaded from a file knows
+        less about its training, and the answer says what was not judged.
+
+        Args:
+            x, y: rows that it was not trained on, as for `fit`.
+        """
+        trainer = None if self.run is None else self.run()
+        return diagnose(self, x, y, trainer=trainer)
 
     def __repr__(self) -> str:
         lines = [f"Network({self.n_weights:,} weights, head={self.head!r}, {self.dtype}, {self.device})"]

@@ -17,6 +17,7 @@ from torch import Tensor
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import MAX_RANK, Belief
+from bayesmp.diagnosis import Told
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of
 from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
@@ -261,6 +262,7 @@ class Run:
             )
             if keeps_belief:
                 network.belief = found.belief
+                network.told = Told.of(self.history.snapshot(), self.x, self.y)
         return found
 
     def _influence_of(self, rows: Tensor) -> Influence:

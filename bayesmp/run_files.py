@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesmp import persistence
 from bayesmp.checkpoints import Checkpoints
+from bayesmp.diagnosis import Told
 from bayesmp.history import History
 from bayesmp.network import Network, learn_from_file
 from bayesmp.run import Run, TrainConfig
@@ -65,6 +66,8 @@ def take(run: Run, file: persistence.SavedFile) -> None:
     run._changed_at = saved.get("changed_at", 0)
     learn_from_file(network, file)
     run._flat_targets = network.flat_targets
+    if network.has_belief:  # else the file was written in the middle of a run
+        network.told = Told.of(run.history.snapshot(), run.x, run.y)
 
 
 def _take_batches(run: Run, members: list[Tensor], file: persistence.SavedFile) -> None:

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from bayesmp import changes, checks, examples, persistence, run_files
 from bayesmp.arithmetic import fast_arithmetic, few_threads
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
+from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
 from bayesmp.influence import Influence
 from bayesmp.network import INTERRUPTED, Network, check_same_network, from_file
@@ -95,6 +96,19 @@ class Trainer(Run):
         """
         return self._train(epochs, max_epochs, progress, stacklevel=3)
 
+    def diagnose(self, x: Any = None, y: Any = None) -> Diagnosis:
+        """What looks wrong with the run and its network (`Network.diagnose`), the shares of batches included.
+
+        Args:
+            x, y: rows that it was not trained on; without them the training data are looked at, and nothing is said
+                about calibration.
+        """
+        if self.network.run is None or self.network.run() is not self:
+            raise ValueError("another Trainer has taken this network over; diagnose that one, or run() this one again")
+        if (x is None) != (y is None):
+            raise ValueError("give both x and y, or neither for the training data")
+        return self.network.diagnose(self.x if x is None else x, self.y if y is None else y)
+
     def _train(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
         """`run`; a warning points at the caller this many frames up."""
         is_auto = isinstance(epochs, str)
@@ -115,6 +129,7 @@ class Trainer(Run):
         """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
         self._check_network(stacklevel=5)
         self.network.belief = None  # never one of other means, should the run be interrupted
+        self.network.told = None
         self.history.stopped = INTERRUPTED
         with fast_arithmetic(self.network.device):
             why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)
@@ -130,6 +145,7 @@ class Trainer(Run):
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
+        self.network.told = Told.of(self.history.snapshot(), self.x, self.y)
         return self.history.snapshot()
 
     def _train_until(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:

@@ -20,6 +20,7 @@ LINE = [
     {"joint", "influence", "stopping", "history"},
     {"schedules", "leave_one_out"},
     {"network"},
+    {"diagnosis"},
     {"graph", "belief", "shapes"},
     {"heads"},
     {"layers"},

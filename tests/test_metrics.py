@@ -262,3 +262,15 @@ def test_bad_classes_and_probabilities_are_named(probs, y, message):
 def test_top_k_refuses_more_classes_than_there_are():
     with pytest.raises(ValueError, match="number of classes, 3"):
         metrics.top_k_accuracy(HAND_PROBS, HAND_Y, k=5)
+
+
+def test_roc_needs_both_kinds_and_has_the_area_of_auroc():
+    """Equal scores are one step, so that the area counts ties half."""
+    score, is_positive = np.array([0.1, 0.4, 0.4, 0.4, 0.9]), np.array([0, 1, 0, 1, 1])
+    false_alarms, hits = metrics.roc(score, is_positive)
+    np.testing.assert_allclose(false_alarms, [0, 0, 0.5, 1])
+    np.testing.assert_allclose(hits, [0, 1 / 3, 1, 1])
+    area = np.sum(np.diff(false_alarms) * (hits[1:] + hits[:-1]) / 2)
+    assert area == pytest.approx(metrics.auroc(score, is_positive))
+    with pytest.raises(ValueError, match="both kinds, got 0 positive and 5 negative"):
+        metrics.roc(score, np.zeros(5))

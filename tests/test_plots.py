@@ -116,6 +116,8 @@ def test_training_history_leaves_gaps_where_a_number_was_not_measured():
     rows = [{"nll": 3.0, "test_nll": None}, {"nll": 2.0, "test_nll": 2.5}, {"nll": 1.0}]
     ax = plots.training_history(rows)
     np.testing.assert_array_equal(ax.lines[1].get_ydata(), [np.nan, 2.5, np.nan])
+    np.testing.assert_array_equal(ax.lines[2].get_xydata(), [[2, 2.5]])  # a point, or it would not be seen
+    assert ax.lines[2].get_marker() == "."
     assert {text.get_text() for text in ax.texts} == {"nll  1", "test_nll  2.5"}
     draw(ax)
 
@@ -176,3 +178,162 @@ def test_confusion_counts_true_against_predicted():
     assert draw(ax).startswith(b"\x89PNG")
     many = plots.confusion(np.eye(40), np.arange(40), range(40))
     assert len(many.texts) == 0 and len(many.get_xticks()) == 20
+
+
+# --- how honest predictions are --------------------------------------------------------------------------------------
+
+
+def calibrated(n: int, *, factor: float = 1.0, seed: int = 0) -> tuple[bmp.RegressionPrediction, torch.Tensor]:
+    """Predictions with true stds times a factor, and targets."""
+    rng = np.random.default_rng(seed)
+    mean, std = rng.normal(size=n), rng.uniform(0.5, 2.0, n)
+    y = mean + std * rng.normal(size=n)
+    var = torch.tensor((factor * std) ** 2)
+    return bmp.RegressionPrediction(torch.tensor(mean), 0.75 * var, 0.25 * var), torch.tensor(y)
+
+
+def class_prediction(probs: np.ndarray, epistemic: np.ndarray | None = None) -> bmp.ClassPrediction:
+    found = torch.tensor(probs)
+    nothing = torch.zeros(len(found), dtype=torch.float64)
+    known = nothing if epistemic is None else torch.tensor(epistemic)
+    return bmp.ClassPrediction(found, found, found, known)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5, 2.0])
+def test_the_calibration_curve_of_intervals_is_that_of_the_normal(factor):
+    """With stds off by a factor, the share held is 2 Phi(factor z) - 1 where 2 Phi(z) - 1 is promised."""
+    prediction, y = calibrated(20_000, factor=factor)
+    ax = plots.calibration_curve(prediction, y)
+    curve = ax.lines[-1]
+    promised, held = np.asarray(curve.get_xdata()), np.asarray(curve.get_ydata())
+    normal = torch.distributions.Normal(0.0, 1.0)
+    z = normal.icdf(torch.tensor((1 + promised) / 2))
+    np.testing.assert_allclose(held, 2 * normal.cdf(factor * z).numpy() - 1, atol=0.015)
+    assert f"{100 * metrics.coverage(prediction.mean, prediction.std, y, 0.9):.1f} % in 90 %" in ax.texts[-1].get_text()
+    draw(ax)
+
+
+def test_the_grey_area_holds_95_percent_of_what_calibrated_models_do():
+    (area,) = plots.calibration_curve(*calibrated(100)).collections
+    edge = area.get_paths()[0].vertices
+    for level in (0.5, 0.9):
+        ends = edge[np.isclose(edge[:, 0], level), 1]
+        drawn = [calibrated(100, seed=seed) for seed in range(400)]
+        held = np.array([metrics.coverage(found.mean, found.std, y, level) for found, y in drawn])
+        assert 0.91 < np.mean((held >= ends.min()) & (held <= ends.max())) < 0.985
+
+
+def test_calibration_takes_what_users_hold():
+    prediction, y = calibrated(50)
+    pair = (prediction.mean.numpy(), prediction.std.numpy())
+    drawn = [plots.calibration_curve(part, y).lines[-1].get_ydata() for part in (prediction, pair)]
+    np.testing.assert_array_equal(*drawn)
+    two = bmp.RegressionPrediction(*(part.reshape(25, 2) for part in (prediction.mean, prediction.epistemic_var)), 0.1)
+    assert "50 targets" in plots.calibration_curve(two, y.reshape(25, 2)).texts[-1].get_text()
+    probs = np.random.default_rng(0).dirichlet(np.ones(3), 60)
+    labels = probs.argmax(1)
+    shown = [
+        plots.calibration_curve(part, labels).collections[-1].get_offsets() for part in (probs, class_prediction(probs))
+    ]
+    np.testing.assert_array_equal(*shown)
+
+
+def test_calibration_refuses_what_it_cannot_draw():
+    prediction, y = calibrated(50)
+    with pytest.raises(ValueError, match="one target per prediction: expected 50, got 7"):
+        plots.calibration_curve(prediction, y[:7])
+    with pytest.raises(ValueError, match=r"pair \(mean, std\); got ndarray of shape \(50,\)"):
+        plots.calibration_curve(prediction.mean.numpy(), y)
+    with pytest.raises(ValueError, match=r"one shape, got \(50,\) and \(49,\)"):
+        plots.calibration_curve((prediction.mean, prediction.std[1:]), y)
+
+
+def test_reliability_counts_the_examples_of_each_bin():
+    rng = np.random.default_rng(1)
+    probs = rng.dirichlet(np.ones(4), size=3000)
+    y = rng.integers(0, 4, 3000)
+    ax = plots.reliability(class_prediction(probs), y, n_bins=10)
+    n_in_bin = metrics.reliability_bins(probs, y, n_bins=10)[2]
+    counts, chance = ax.containers
+    used = n_in_bin > 0
+    np.testing.assert_allclose([bar.get_height() for bar in counts], 0.22 * n_in_bin[used] / n_in_bin.max())
+    np.testing.assert_allclose([bar.get_x() + bar.get_width() / 2 for bar in counts], (np.flatnonzero(used) + 0.5) / 10)
+    shown = [text.get_text() for text in ax.texts[: used.sum()]]
+    assert shown == [str(n) if n < 1000 else f"{n / 1000:.1f}k" for n in n_in_bin[used]]
+    assert len(chance) == (n_in_bin >= 10).sum()
+    draw(ax)
+
+
+def test_confidence_is_drawn_for_right_and_wrong_ones_apart():
+    probs = np.array([[0.95, 0.05], [0.9, 0.1], [0.45, 0.55], [0.05, 0.95], [1.0, 0.0]])
+    ax = plots.confidence_histogram(class_prediction(probs), np.array([0, 0, 0, 1, 0]), n_bins=5)  # width .1 from .5
+    right, wrong = ([bar.get_height() for bar in container] for container in ax.containers)
+    assert right == pytest.approx([0, 0, 0, 0, 1.0]) or right == pytest.approx([0, 0, 0, 0.25, 0.75])  # .9 is an edge
+    assert wrong == pytest.approx([1.0, 0, 0, 0, 0])
+    assert legend(ax) == ["right: 4, mean 0.95", "wrong: 1, mean 0.55"]
+    draw(ax)
+
+
+def test_confidence_without_errors_has_an_empty_kind():
+    ax = plots.confidence_histogram(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1]))
+    assert legend(ax) == ["right: 2, mean 0.85", "wrong: 0"]
+    prediction, y = calibrated(5)
+    with pytest.raises(ValueError, match="pass a prediction of classes"):
+        plots.confidence_histogram(prediction, y)
+
+
+# --- unfamiliar inputs -----------------------------------------------------------------------------------------------
+
+
+def test_the_ood_curve_is_that_of_scikit_learn():
+    """Scores with many ties."""
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    rng = np.random.default_rng(0)
+    inside, outside = rng.integers(0, 8, 200), rng.integers(3, 12, 80)
+    ax = plots.ood_curve(inside, outside)
+    y, score = np.repeat([0, 1], [200, 80]), np.concatenate([inside, outside])
+    false_alarms, hits, _ = roc_curve(y, score, drop_intermediate=False)
+    np.testing.assert_allclose(ax.lines[-1].get_xdata(), false_alarms)
+    np.testing.assert_allclose(ax.lines[-1].get_ydata(), hits)
+    assert legend(ax) == [f"score: AUROC {roc_auc_score(y, score):.3f}"]
+    assert np.trapezoid(hits, false_alarms) == pytest.approx(metrics.auroc(score, y))
+    draw(ax)
+
+
+def test_the_ood_curve_of_predictions_takes_the_score_asked_for():
+    sure, unsure = np.array([[0.99, 0.01], [0.9, 0.1]]), np.array([[0.6, 0.4], [0.95, 0.05]])
+    pair = class_prediction(sure, np.array([0.01, 0.02])), class_prediction(unsure, np.array([0.3, 0.4]))
+    assert legend(plots.ood_curve(*pair)) == ["epistemic: AUROC 1.000", "entropy: AUROC 0.750"]
+    assert legend(plots.ood_curve(*pair, by="entropy")) == ["entropy: AUROC 0.750"]
+    near, far = calibrated(30)[0], calibrated(30, factor=3.0, seed=1)[0]
+    expected = metrics.auroc(torch.cat([near.epistemic_var, far.epistemic_var]), np.repeat([0, 1], 30))
+    assert legend(plots.ood_curve(near, far)) == [f"epistemic_var: AUROC {expected:.3f}"]
+    with pytest.raises(ValueError, match=r"by must name scores.*\['epistemic_var'\]; got \['entropy'\]"):
+        plots.ood_curve(near, far, by="entropy")
+    with pytest.raises(ValueError, match=r"of one kind.*ClassPrediction and RegressionPrediction"):
+        plots.ood_curve(pair[0], far)
+    with pytest.raises(ValueError, match=r"one number per input, shape \(n,\), got \(2, 2\)"):
+        plots.ood_curve(sure, unsure)
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def test_signal_to_noise_draws_the_quantiles_of_each_layer():
+    x, y = sine(40)
+    network = bmp.Network([bmp.Linear(1, 6), bmp.LeakyReLU(), bmp.Linear(6, 1)], bmp.Regression(0.1))
+    with pytest.raises(ValueError, match="has not been trained yet"):
+        plots.signal_to_noise(network)
+    bmp.fit(network, x, y, epochs=3)
+    ax = plots.signal_to_noise(network)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0  Linear(1, 6)", "2  Linear(6, 1)"]
+    for height, rows in enumerate((slice(0, 12), slice(12, 19))):
+        ratio = (network.marginal.mean[rows].abs() / network.marginal.var[rows].sqrt()).double()
+        thin, thick, dot = (part for part in ax.lines if set(part.get_ydata()) == {height})
+        for part, levels in ((thin, (0.05, 0.95)), (thick, (0.25, 0.75)), (dot, (0.5,))):
+            expected = torch.quantile(ratio, torch.tensor(levels, dtype=torch.float64)).clamp_min(1e-3)
+            np.testing.assert_allclose(part.get_xdata(), expected, rtol=1e-5)
+    draw(ax)
+    with pytest.raises(ValueError, match="expected a bayesmp network or a fitted estimator, got list"):
+        plots.signal_to_noise([1])

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from bayesmp.data import Scaling
+from bayesmp.diagnosis import Diagnosis
 from bayesmp.heads import Head
 from bayesmp.history import History
 from bayesmp.layers import LeakyReLU, Linear
@@ -95,6 +96,22 @@ class MPEstimator(BaseEstimator, ABC):
     @abstractmethod
     def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
         """`loo_score_` and `loo_error_` from what training computed."""
+
+    @abstractmethod
+    def _check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
+        """Rows and targets like those of `fit`, checked; targets as the network learns them."""
+
+    def diagnose(self, X: Any, y: Any) -> Diagnosis:
+        """What looks wrong with the fitted network, judged on rows that it was not fitted on; `print` it.
+
+        Figures about inputs and targets are in standard deviations of the training data (`Network.diagnose`).
+
+        Args:
+            X, y: rows and targets as for `fit`.
+        """
+        check_is_fitted(self)
+        x, targets = self._check_given(X, y)
+        return self.network_.diagnose(self._x_scaling.apply(x), targets)
 
     def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""

@@ -113,6 +113,10 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
             self.classes_ = classes
         return np.searchsorted(classes, y).astype(np.int64)
 
+    def _check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
+        x, y = self._check_data(X, y, is_first=False)
+        return x, self._encode(y, self.classes_, is_first=False)
+
     def _pose(self, y: NDArray[Any]) -> Posed:
         return Posed(Argmax(), y, len(self.classes_))
 

@@ -112,6 +112,10 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         self._target_shape = y.shape[1:]
         return x, y.reshape(len(y), -1)
 
+    def _check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
+        x, y = self._check_data(X, y, is_first=False)
+        return x, self._y_scaling.apply(y)
+
     def _pose(self, y: NDArray[Any]) -> Posed:
         scaling = Scaling.fit(y)
         targets = scaling.apply(y)

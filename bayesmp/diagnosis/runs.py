@@ -1,0 +1,138 @@
+"""Whether training came to rest, what it did to the noise, and whether batches had equal shares in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
+from bayesmp.diagnosis.told import Told
+from bayesmp.heads import Argmax, Regression, Softmax
+from bayesmp.heads.regression import LEAST_MISS
+
+DOMINATES = 5.0  # times the median of all batches that one may say about the weights
+FEW_BATCHES = 3
+ALL_NOISE = 0.9  # share of the targets' variance from which the network explains next to nothing
+LEAST_NOISE = 2.5  # times what the noise's prior alone would give
+FAR_LINK = 2.5  # times below the centre of its prior that a link scale is far off; healthy ones: .8 to 2.6 times it
+JUMP = (0.3, 0.05)  # nats, and share of the best leave-one-out score, by which the last one may lie above it
+
+
+def judge_convergence(told: Told) -> Iterator[Finding]:
+    """The history's last words."""
+    history = told.history
+    scores = [score for score in history.loo_nll if not math.isnan(score)]
+    numbers = {"n_epochs": float(len(history))}
+    if history.stopped == "interrupted":
+        yield Finding(
+            "not_converged", PROBLEM, "training was interrupted; run it again, or go on: trainer.run().", numbers
+        )
+    elif "not at rest" in history.stopped:
+        yield Finding(
+            "not_converged",
+            HINT,
+            f"training {_phrase(history.stopped)}: the leave-one-out score or the means still moved. Leave epochs "
+            "out, so "
+            "that it stops by itself, raise max_epochs, or let the trainer run on.",
+            numbers,
+        )
+    best = min(scores, default=math.inf)
+    if len(scores) > 1 and scores[-1] > best + max(JUMP[0], JUMP[1] * abs(best)):
+        yield Finding(
+            "ended_in_a_jump",
+            PROBLEM,
+            f"the last leave-one-out NLL is {scores[-1]:.3g}, and {best:.3g} was reached before: training "
+            "ended in a "
+            "jump, or has become worse. Let the trainer run on for some epochs; history.plot() shows it.",
+            {"last": scores[-1], "best": best},
+        )
+
+
+def _phrase(stopped: str) -> str:
+    return stopped if stopped.startswith("ran") else f"was {stopped}"
+
+
+def judge_constant(network: Any, told: Told | None) -> Iterator[Finding]:
+    """Learned noise, or the learned scale of the link, far below what is usual."""
+    head = network.head
+    if not head.is_learned:
+        return
+    value = float(head.expected(network.head_log_weights))
+    if isinstance(head, Regression):
+        yield from _judge_noise(value, told)
+    elif isinstance(head, (Argmax, Softmax)):
+        yield from _judge_link(value, float(head.natural_scale))
+
+
+def _judge_link(value: float, usual: float) -> Iterator[Finding]:
+    if value < usual / FAR_LINK:
+        yield Finding(
+            "link_far_off",
+            PROBLEM,
+            f"the learned scale of the link is {value:.3g}, where {usual:.3g} is usual: outputs say next to nothing "
+            "about labels "
+            "that are left out. Look at history.loo_error; check that rows of x and y belong together; or there is "
+            "nothing "
+            "to find.",
+            {"scale": value, "usual": usual},
+        )
+
+
+def _judge_noise(value: float, told: Told | None) -> Iterator[Finding]:
+    if told is None or told.y_std is None:
+        return
+    spread = float(told.y_std.square().mean())
+    least = LEAST_MISS**2 / (told.n_rows * len(told.y_std))
+    if value > ALL_NOISE * spread:
+        yield Finding(
+            "noise_at_limit",
+            PROBLEM,
+            f"the learned noise has a variance of {value:.3g}, all of the targets' {spread:.3g}: the network "
+            "explains nothing "
+            "of them. Check that rows of x and y belong together and that inputs are scaled; a longer run or another "
+            "seed "
+            "may help; or there is nothing to find.",
+            {"noise_var": value, "target_var": spread},
+        )
+    elif value < LEAST_NOISE * least:
+        yield Finding(
+            "noise_at_limit",
+            HINT,
+            f"the learned noise has a variance of {value:.2g}, the least that {told.n_rows:,} targets can show (its "
+            "prior "
+            f"alone gives {least:.2g}): either the targets have no noise at all, or they are fitted one by one. If "
+            "they have "
+            "none, give a small number, e.g. Regression(1e-4); else use fewer weights or more data.",
+            {"noise_var": value, "least": least},
+        )
+
+
+def judge_batches(trainer: Any) -> Iterator[Finding]:
+    """A batch that says far more about the weights than the others: outliers, or rows in other units.
+
+    What a batch says is the sum over all weights of the precision it brings, in prior variances.
+    """
+    sites = trainer.sites
+    if len(sites) < FEW_BATCHES:
+        return
+    prior_var = trainer.network.prior.var.cpu().double()
+    said = torch.stack([(row.cpu().double() * prior_var).sum() for row in sites.rho])
+    typical = float(said.median())
+    batch = int(said.argmax())
+    if float(said[batch]) > DOMINATES * max(typical, 1e-30):
+        rows = trainer.members[batch].cpu()
+        x = trainer.x[rows.to(trainer.x.device)].flatten(1).double()
+        worst = int(rows[int(x.square().mean(1).argmax())])
+        yield Finding(
+            "one_batch_dominates",
+            PROBLEM,
+            f"batch {batch} says {float(said[batch]) / max(typical, 1e-30):.0f} times as much about the weights as "
+            "the median of all "
+            f"{len(said)} batches. Look for outliers or rows in other units among trainer.members[{batch}]: training "
+            "row "
+            f"{worst} has the largest inputs of them.",
+            {"batch": batch, "times_median": float(said[batch]) / max(typical, 1e-30), "row": worst},
+        )

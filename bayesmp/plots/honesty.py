@@ -1,0 +1,145 @@
+"""Whether predictions are as sure as they are right: calibration of classes and of intervals, confidence."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bayesmp import metrics
+from bayesmp.metrics import Array
+from bayesmp.plots.style import BLUE, CHANCE, INK, ORANGE, SOFT, finish, make_axes
+from bayesmp.plots.taken import Floats, as_gaussian, as_probs, is_classes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEVELS = np.linspace(0.02, 0.98, 49)  # of the intervals whose coverage is drawn
+BAR_HEIGHT = 0.22  # of the bin with the most examples, in heights of the picture
+FEW = 10  # examples in a bin below which chance explains nearly everything, and is not drawn
+CHANCE_STDS = NormalDist().inv_cdf(0.975)  # 95 % of what chance does lies within
+
+
+def calibration_curve(prediction: Any, y: Array, ax: Axes | None = None, *, n_bins: int = 15) -> Axes:
+    """Whether predictions are as sure as they are right: on the diagonal they are.
+
+    Of classes it is `reliability`. Of real targets it is the share of targets that central intervals hold against the
+    share they promise; below the diagonal the model is too sure. The grey area is where 95 % of calibrated models would
+    lie with as many targets.
+
+    Args:
+        prediction: what `network.predict(x)` returns; or probabilities (n, c); or a pair (mean, std) of arrays, as
+            `MPRegressor.predict(X, return_std=True)` returns them.
+        y: true targets, or classes numbered from 0.
+        ax: where to draw; default: a new figure.
+        n_bins: for classes.
+    """
+    if is_classes(prediction):
+        return reliability(prediction, y, ax, n_bins=n_bins)
+    mean, std = as_gaussian(prediction)
+    truth = metrics.as_array(y).astype(np.float64).reshape(-1)
+    if len(truth) != len(mean):
+        raise ValueError(f"y must hold one target per prediction: expected {len(mean)}, got {len(truth)}")
+    held = [metrics.coverage(mean, std, truth, float(level)) for level in LEVELS]
+    ax = make_axes(ax, size=(4.4, 4.4))
+    chance = _chance(LEVELS, np.full(len(LEVELS), len(truth)))
+    low, high = np.maximum(LEVELS - chance, 0.0), np.minimum(LEVELS + chance, 1.0)
+    ax.fill_between(LEVELS, low, high, color=CHANCE, linewidth=0, zorder=0)
+    _diagonal(ax, "as sure as right")
+    ax.plot(LEVELS, held, color=BLUE, linewidth=1.8, zorder=3, solid_capstyle="round")
+    lines = [f"{100 * metrics.coverage(mean, std, truth, p):.1f} % in {100 * p:.0f} % intervals" for p in (0.5, 0.9)]
+    _tell(ax, [*lines, f"{len(truth):,} targets"])
+    ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="promised share", ylabel="held share")
+    ax.set_aspect("equal")
+    return finish(ax)
+
+
+def reliability(probs: Any, y: Array, ax: Axes | None = None, *, n_bins: int = 15) -> Axes:
+    """Accuracy against confidence in bins of equal width; on the diagonal the model is as sure as it is right.
+
+    The area of a point is the share of examples in its bin, the vertical line its gap, faint where there are few
+    examples; the bars at the bottom count them. The grey mark on the diagonal is where 95 % of the points of calibrated
+    models would lie, with as many examples in the bin. Arguments as for `metrics.ece`; `probs` may be a prediction.
+    """
+    values = as_probs(probs)
+    confidence, right, n_in_bin = metrics.reliability_bins(values, y, n_bins=n_bins)
+    used = n_in_bin > 0
+    confidence, right, counts = confidence[used], right[used], n_in_bin[used]
+    share = counts / counts.sum()
+    ax = make_axes(ax, size=(4.4, 4.4))
+    centres = (np.flatnonzero(used) + 0.5) / n_bins
+    heights = BAR_HEIGHT * counts / counts.max()
+    ax.bar(centres, heights, width=0.86 / n_bins, color="#f1efeb", zorder=0)
+    for centre, height, count in zip(centres, heights, counts, strict=True):
+        ax.text(centre, height + 0.008, _short(int(count)), ha="center", va="bottom", color=SOFT, fontsize=6)
+    is_told = counts >= FEW
+    at, chance = confidence[is_told], _chance(confidence, counts)[is_told]
+    low, high = np.maximum(at - chance, 0.0), np.minimum(at + chance, 1.0)
+    ax.bar(at, high - low, bottom=low, width=0.016, color="#dddad4", zorder=1)
+    _diagonal(ax, "as sure as right")
+    strength = np.clip(0.15 + share * len(share), 0.0, 0.9)
+    ax.vlines(confidence, confidence, right, color=[(ORANGE, a) for a in strength], linewidth=1.6, zorder=2)
+    ax.scatter(confidence, right, s=18 + 420 * share, color=BLUE, edgecolor="white", linewidth=0.8, zorder=3)
+    lines = [f"accuracy {metrics.accuracy(values, y):.3f}", f"ECE {metrics.ece(values, y, n_bins=n_bins):.3f}"]
+    _tell(ax, lines, in_corner=True)
+    ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
+    ax.set_aspect("equal")
+    return finish(ax)
+
+
+def confidence_histogram(prediction: Any, y: Array, ax: Axes | None = None, *, n_bins: int = 20) -> Axes:
+    """How sure the model is where it is right and where it is wrong: the probability of its label, as shares of each.
+
+    A model that knows when it errs has the wrong ones on the left.
+
+    Args:
+        prediction: what `network.predict(x)` returns for classes, or probabilities (n, c).
+        y: true classes, numbered from 0.
+        ax: where to draw; default: a new figure.
+        n_bins: of equal width, from one over the number of classes to 1.
+    """
+    if not is_classes(prediction):
+        raise ValueError("confidence is that of a label: pass a prediction of classes, or probabilities (n, classes)")
+    if n_bins < 1:
+        raise ValueError(f"n_bins must be at least 1, got {n_bins}")
+    probs = as_probs(prediction)
+    metrics.accuracy(probs, y)  # says what is wrong with them
+    sure = probs.max(axis=1)
+    is_right = probs.argmax(axis=1) == metrics.as_array(y)
+    ax = make_axes(ax, size=(5.2, 3.4))
+    edges = np.linspace(1.0 / probs.shape[1], 1.0 + 1e-9, n_bins + 1)
+    for chosen, colour, name, side in ((is_right, BLUE, "right", 0.25), (~is_right, ORANGE, "wrong", 0.75)):
+        counts = np.histogram(np.maximum(sure[chosen], edges[0]), edges)[0]
+        width = edges[1] - edges[0]
+        middle = f", mean {sure[chosen].mean():.2f}" if chosen.any() else ""
+        ax.bar(
+            edges[:-1] + side * width, counts / max(1, counts.sum()), width=0.46 * width, color=colour,
+            label=f"{name}: {int(chosen.sum()):,}{middle}",
+        )  # fmt: skip
+    ax.set(xlim=(edges[0], 1.0), xlabel="confidence", ylabel="share of each kind")
+    ax.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=INK, handlelength=1.0)
+    return finish(ax)
+
+
+def _chance(share: Floats, n: Any) -> Floats:
+    """How far a held share may lie from the true one in 95 % of samples of n."""
+    return np.asarray(CHANCE_STDS * np.sqrt(share * (1.0 - share) / n))
+
+
+def _diagonal(ax: Axes, text: str) -> None:
+    ax.plot([0, 1], [0, 1], color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
+    ax.text(0.03, 0.07, text, color=SOFT, fontsize=8.5, rotation=45, rotation_mode="anchor")
+
+
+def _tell(ax: Axes, lines: list[str], *, in_corner: bool = False) -> None:
+    """Write the lines at the lower right, or in the upper left corner."""
+    x, y, side, end = (0.03, 0.97, "left", "top") if in_corner else (0.97, 0.05, "right", "bottom")
+    style: dict[str, Any] = {"color": INK, "fontsize": 9.5, "linespacing": 1.5}
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # so that no line runs through it
+    ax.text(x, y, "\n".join(lines), transform=ax.transAxes, ha=side, va=end, zorder=5, bbox=behind, **style)
+
+
+def _short(count: int) -> str:
+    """A number in at most four signs."""
+    return f"{count}" if count < 1000 else f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:.0f}k"

@@ -1,0 +1,45 @@
+"""What pictures are made of, in the forms that users hold: predictions, probabilities, means with their stds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesmp import metrics
+
+Floats = NDArray[np.float64]
+
+
+def as_probs(prediction: Any) -> Floats:
+    """Probabilities (n, c) of a prediction of classes, or of what holds them already."""
+    return metrics.as_array(getattr(prediction, "probs", prediction)).astype(np.float64)
+
+
+def is_classes(prediction: Any) -> bool:
+    """Whether this is about classes (a ClassPrediction, or probabilities (n, c)) and not about real targets (a
+    RegressionPrediction, or a pair of means and stds); a ValueError if it is neither.
+    """
+    if hasattr(prediction, "probs"):
+        return True
+    if all(hasattr(prediction, name) for name in ("epistemic_var", "noise_var")):
+        return False
+    if isinstance(prediction, tuple) and len(prediction) == 2:
+        return False
+    array = metrics.as_array(prediction)
+    if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] > 1:
+        return True
+    raise ValueError(
+        "expected what network.predict(x) returns, probabilities of shape (n, classes), or a pair (mean, std); got "
+        f"{type(prediction).__name__} of shape {array.shape}"
+    )
+
+
+def as_gaussian(prediction: Any) -> tuple[Floats, Floats]:
+    """Mean and std of new targets, flat, of a RegressionPrediction or a pair."""
+    mean, std = prediction if isinstance(prediction, tuple) else (prediction.mean, prediction.std)
+    mean, std = (metrics.as_array(part).astype(np.float64) for part in (mean, std))
+    if mean.shape != std.shape:
+        raise ValueError(f"mean and std must have one shape, got {mean.shape} and {std.shape}")
+    return mean.reshape(-1), std.reshape(-1)
