@@ -321,7 +321,7 @@ class Run:
 
     def _note(self, change: Change) -> None:
         """A change of the data is done: scores begin anew, and so does the belief, if there is one."""
-        if not self.check_invariant() < INVARIANT_TOLERANCE:  # a store of few digits has rounded -shift
+        if not self.check_invariant() < 0.1 * INVARIANT_TOLERANCE:  # a store of few digits has rounded -shift
             self.schedule.refresh()
         self.history.changes.append(change)
         self._changed_at = self._refreshed_at = self.n_epochs
