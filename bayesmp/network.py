@@ -762,6 +762,7 @@ def _past_from_file(network: Network, file: persistence.SavedFile) -> dict[str, 
         "regime": Regime(**found["regime"]),
         "belief": _belief_from_file(network, file, "past.belief.", found["belief"]),
         "flat_targets": found["flat_targets"],
+        "told": None,
     }
 
 

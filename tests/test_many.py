@@ -136,6 +136,37 @@ def test_an_interrupt_ends_the_workers(tmp_path, seconds):
     assert out == "interrupted 0\n" and "Traceback" not in err
 
 
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import multiprocessing, threading, time, torch, bayesmp as bmp
+        def tell():
+            while not (children := multiprocessing.active_children()):
+                time.sleep(0.05)
+            print(children[0].pid, flush=True)
+        if __name__ == "__main__":
+            nets = [bmp.Network([bmp.Linear(2, 1)], bmp.Regression(0.1), seed=k) for k in range(2)]
+            threading.Thread(target=tell, daemon=True).start()
+            bmp.fit_many(nets, torch.randn(500, 2), torch.randn(500, 1), workers=2, epochs=10_000_000)
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(bmp.__file__).parents[1])}
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        worker = int(process.stdout.readline())
+        time.sleep(3)  # until it works
+        process.kill()
+        process.wait()
+        for _ in range(300):
+            try:
+                os.kill(worker, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.1)
+        os.kill(worker, signal.SIGKILL)
+        pytest.fail("the worker of a killed parent goes on")
+
+
 def test_every_network_has_checkpoints_of_its_own(tmp_path):
     """And goes on from them; runs that have ended are not repeated."""
     x, y = linear_data(20)
