@@ -14,6 +14,7 @@ from experiments.store import write_whole
 
 VERSIONS = ("bayesmp", "torch", "numpy", "python")
 MACHINE = ("device", "processor", "cores")
+SHOWN = 8  # missing pieces that a table names
 
 
 def write_results(
@@ -82,7 +83,10 @@ def as_markdown(content: Mapping[str, Any], *, level: int = 1, pictures_in: str 
     for picture in content["pictures"]:
         lines += [f"![{picture['caption']}]({pictures_in}{picture['file']})", "", f"*{picture['caption']}*", ""]
     if content["missing"]:
-        lines += ["Not there:", ""] + [f"- {label}: {why}" for label, why in content["missing"].items()] + [""]
+        shown = [f"- {label}: {why}" for label, why in content["missing"].items()]
+        if len(shown) > SHOWN:
+            shown = [*shown[: SHOWN - 1], f"- and {len(shown) - SHOWN + 1} more; `results.json` names them"]
+        lines += ["Not there:", "", *shown, ""]
     lines += [f"`{content['command']}`: {made_with(content)}.", ""]
     return "\n".join(lines)
 

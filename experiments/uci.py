@@ -178,6 +178,8 @@ class Uci(Experiment):
                 labels.append(f"{METHODS[method]}, measured")
             ax.set_yticks(range(len(labels)), labels=labels if ax is axes[0] else [""] * len(labels))
             ax.set_ylim(-0.6, len(labels) - 0.4)
+            ax.margins(x=0.12)
+            ax.locator_params(axis="x", nbins=2)
             tidy(ax, title=name)
             ax.title.set_fontsize(10)
         figure.supxlabel("test log-likelihood per row, in nats (more is better)", fontsize=10)

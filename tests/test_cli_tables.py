@@ -266,7 +266,12 @@ def test_from_a_table_to_good_predictions(target, tmp_path):
     name, least = {"price": ("R2", 0.7), "sick": ("accuracy", 0.75), "kind": ("accuracy", 0.95)}[target]
     (value,) = re.findall(rf"^{name} +(\S+)", done.stdout, flags=re.MULTILINE)
     assert float(value) > least
-    assert done.stdout.splitlines()[-1].startswith(("well calibrated", "too cautious")[: 2 if target == "price" else 1])
+    verdict = done.stdout.splitlines()[-1]
+    if target == "price":
+        assert verdict.startswith(("well calibrated", "too cautious"))
+    else:  # 300 rows tell shares to 2.3 points
+        sure, right = (int(part) for part in re.findall(r"(\d+) %", verdict)[:2])
+        assert abs(sure - right) <= 7
     assert run("predict", model, new, "--out", tmp_path / "out.csv").returncode == 0
     assert len(pandas.read_csv(tmp_path / "out.csv")) == 300
 
