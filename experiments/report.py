@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from experiments import PLACES
 from experiments.results import as_markdown
 from experiments.store import write_whole
 
+PICTURES = "images/results"
 HEADER = """\
 # Results
 
@@ -24,15 +25,18 @@ def write_report(results: Path, target: Path) -> list[str]:
 
     Args:
         results: folder with a folder per experiment.
-        target: the file to write.
+        target: the file to write; pictures are copied to `images/results` beside it, so that the guide can show them.
     """
     found = read_results(results)
     if not found:
         raise ValueError(f"no results in {results}; run an experiment first: bayesmp experiment NAME")
     parts = [HEADER, "\n".join(f"- [{content['title']}](#{name})" for name, content in found.items()), ""]
     for name, content in found.items():
-        pictures_in = Path(os.path.relpath(results / name, target.parent)).as_posix() + "/"
-        parts += [f'<a id="{name}"></a>', "", as_markdown(content, level=2, pictures_in=pictures_in)]
+        for picture in content["pictures"]:
+            copy = target.parent / PICTURES / f"{name}-{picture['file']}"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(results / name / picture["file"], copy)
+        parts += [f'<a id="{name}"></a>', "", as_markdown(content, level=2, pictures_in=f"{PICTURES}/{name}-")]
     write_whole(target, "\n".join(parts))
     return list(found)
 

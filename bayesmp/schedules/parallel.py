@@ -6,7 +6,7 @@ which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose diffe
 
 1. innovation  j = g_b - (slope_b + shift)
 2. direction   d = H^{-1} j, with H the metric, the Kronecker-factored curvature of all data (metric.py)
-3. step        alpha in (0, 1] from the curvature measured along d (`_measure_step`)
+3. step        alpha in (0, 4] from the curvature measured along d (`_measure_step`)
 4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - H_0 alpha d) / n;  rho_b <- fresh
 
 Line 4 keeps the balance sum_b (slope_b + shift) = H_0 (m - m_prior), which says that m is the posterior mean. H_0 is
