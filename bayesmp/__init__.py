@@ -13,7 +13,8 @@ from bayesmp.influence import Batch, Influence
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.many import fit_many
 from bayesmp.merging import merge
-from bayesmp.network import Network, load
+from bayesmp.network import Network
+from bayesmp.network_files import load
 from bayesmp.run import TrainConfig
 from bayesmp.trainer import Trainer, fit
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -16,7 +15,6 @@ from torch import Tensor
 from bayesmp import checks, persistence
 from bayesmp.arithmetic import few_threads
 from bayesmp.belief import Belief, LayerAnchors, Layout, Past, Points
-from bayesmp.belief import from_state as belief_from_state
 from bayesmp.diagnosis import Diagnosis, Told, diagnose
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.graph import Graph
@@ -25,7 +23,7 @@ from bayesmp.heads.base import P
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Gradient, Layer, Shape, Weights
 from bayesmp.priors import RULES
-from bayesmp.regime import MOMENTS, Regime
+from bayesmp.regime import MOMENTS
 from bayesmp.shapes import find_input_shape, shapes_along
 
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
@@ -39,10 +37,6 @@ LEARNED = (
     "flat_targets",
     "told",
 )  # training changes them
-LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
-PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
-FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
-INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
 
@@ -684,96 +678,6 @@ class Network(Generic[P]):
         return belief, start, spread
 
 
-def load(path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Network:
-    """The network of a file that `Network.save` or `Trainer.save` wrote, on the CPU, in the dtype it had.
-
-    Args:
-        path: the file.
-        classes: layers and heads of your own that the network uses.
-    """
-    with persistence.opened(path, kinds=("model", "run")) as file:
-        network = from_file(file, classes)
-        if network.belief is None and file.header.get("run", {}).get("stopped") == INTERRUPTED:
-            warnings.warn(
-                f"{file.path!r} was written in the middle of a run, so this network has no joint belief yet: its "
-                "predictions take weights as independent, and are too sure away from the data; Trainer.load or "
-                "Trainer.resume and run() finish it",
-                stacklevel=2,
-            )
-    return network
-
-
-def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Network:
-    """The network in an open file."""
-    found, classes = file.header["network"], list(classes)
-    network = Network(
-        [persistence.rebuild(part, LAYERS, classes) for part in found["layers"]],
-        persistence.rebuild(found["head"], HEADS, classes),
-        seed=found["seed"],
-        input_shape=found["input_shape"],
-        prior=found["prior"],
-    )
-    if "regime" not in found:
-        raise ValueError(
-            f"{file.path!r} has format {file.header['format']}, written by bayesmp {file.header['library']} before "
-            "networks had a joint belief; this version reads format 2: train the network again, or use that version"
-        )
-    grid = file.tensor("head.grid").clone()
-    if grid.ndim != 1 or grid.dtype != network.head.grid.dtype:
-        raise ValueError(f"{file.path!r} does not fit: 'head.grid' must be a vector of {network.head.grid.dtype}")
-    network.head.grid = grid
-    network.head_log_weights = network.head.prior_log_weights().float()
-    network.to(getattr(torch, found["dtype"]))
-    for name in FIXED_TENSORS:
-        file.fill(network.state()[name], name)
-    exact, start = network._exact_prior, network.start
-    network.prior, network.start = exact, start
-    if found.get("past") is not None:
-        network._remember(_past_from_file(network, file))
-    learn_from_file(network, file)
-    means, variances = network.unpack(exact.mean), network.unpack(exact.var)
-    for k, part in enumerate(found["layers"]):
-        for name in part["given_priors"]:
-            setattr(network.layers[k], f"{name}_prior", (means[k][name], variances[k][name]))
-    return network
-
-
-def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
-    """Take what the network in an open file, one of the same layers and head, had learned."""
-    found = file.header["network"]
-    for name in LEARNED_TENSORS:
-        file.fill(network.state()[name], name)
-    network.belief = None if found["belief"] is None else _belief_from_file(network, file, "belief.", found["belief"])
-    if network._yesterday is not None and found["past"]["is_all"]:
-        network.belief = network._yesterday["belief"]
-    network.regime = Regime(**found["regime"])
-    network.flat_targets = found.get("flat_targets", False)
-    network.renew_past()
-
-
-def _past_from_file(network: Network, file: persistence.SavedFile) -> dict[str, Any]:
-    """What the network in an open file had learned of the past."""
-    found = file.header["network"]["past"]
-    tensors = {name: file.tensor(f"past.{name}").clone() for name in PAST_TENSORS}
-    return {
-        "marginal": Gaussian(tensors["marginal.tau"], tensors["marginal.rho"]),
-        "head_log_weights": tensors["head_log_weights"],
-        "sum_share": tensors["sum_share"],
-        "regime": Regime(**found["regime"]),
-        "belief": _belief_from_file(network, file, "past.belief.", found["belief"]),
-        "flat_targets": found["flat_targets"],
-        "told": None,
-    }
-
-
-def _belief_from_file(
-    network: Network, file: persistence.SavedFile, prefix: str, description: dict[str, Any]
-) -> Belief:
-    names = [name for name in file.names() if name.startswith(prefix)]
-    parts = {name.removeprefix(prefix): file.tensor(name).clone() for name in names}
-    return belief_from_state(description, parts).to(network.device, network.dtype)
-
-
 def _anchors(gradients: Sequence[Gradient], variances: Sequence[Tensor]) -> list[LayerAnchors]:
     return [LayerAnchors.of(part, var) for part, var in zip(gradients, variances, strict=True)]
 
@@ -795,17 +699,6 @@ def _moved(learned: dict[str, Any], device: torch.device, dtype: torch.dtype) ->
     moved = {name: learned[name].to(device=device, dtype=dtype) for name in ("head_log_weights", "sum_share")}
     marginal = marginal.map(lambda part: part.to(device=device, dtype=dtype))
     return {**learned, **moved, "marginal": marginal, "belief": learned["belief"].to(device, dtype)}
-
-
-def check_same_network(network: Network, file: persistence.SavedFile, remedy: str) -> None:
-    """Raise unless the network in an open file is this one, but for what was learned."""
-    ours, theirs = persistence.as_saved(network.description()), file.header["network"]
-    different = [name for name in ours if name not in LEARNED and ours[name] != theirs.get(name)]
-    if not different:
-        fixed = [name for name in network.state() if name in FIXED_TENSORS or name.startswith("past.")]
-        different = [name for name in fixed if not torch.equal(network.state()[name], file.tensor(name))]
-    if different:
-        raise ValueError(f"{file.path!r} holds the run of another network: {', '.join(different)} differ{remedy}")
 
 
 def _check_parts(layers: list[Layer], head: Head) -> None:

@@ -12,7 +12,8 @@ from bayesmp import persistence
 from bayesmp.checkpoints import Checkpoints
 from bayesmp.diagnosis import Told
 from bayesmp.history import History
-from bayesmp.network import Network, learn_from_file
+from bayesmp.network import Network
+from bayesmp.network_files import learn_from_file
 from bayesmp.run import Run, TrainConfig
 
 NOT_IN_RESULT = ("site_store", "data_store", "debug")  # settings that a run may change between two checkpoints

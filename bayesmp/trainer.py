@@ -21,7 +21,8 @@ from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
 from bayesmp.influence import Influence
-from bayesmp.network import INTERRUPTED, Network, check_same_network, from_file
+from bayesmp.network import Network
+from bayesmp.network_files import INTERRUPTED, check_same_network, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run, TrainConfig
 from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex

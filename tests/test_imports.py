@@ -18,7 +18,7 @@ LINE = [
     {"run_files", "changes"},
     {"run"},
     {"joint", "influence", "stopping", "history"},
-    {"schedules", "leave_one_out"},
+    {"schedules", "leave_one_out", "network_files"},
     {"network"},
     {"diagnosis"},
     {"graph", "belief", "shapes"},

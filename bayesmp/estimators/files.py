@@ -14,7 +14,7 @@ from bayesmp import persistence
 from bayesmp.data import Scaling
 from bayesmp.estimators.base import MPEstimator
 from bayesmp.history import History
-from bayesmp.network import from_file
+from bayesmp.network_files import from_file
 
 Self = TypeVar("Self", bound="SavedEstimator")
 
