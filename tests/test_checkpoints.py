@@ -453,6 +453,9 @@ def damages():
     def say(**entries):
         return lambda path: rewritten(path, lambda header, tensors: header.update(entries))
 
+    def belief(path):
+        rewritten(path, lambda header, tensors: header["network"]["belief"].update(n_layers=9))
+
     def option(path):
         rewritten(path, lambda header, tensors: header["run"]["config"].update(speed=3))
 
@@ -482,6 +485,7 @@ def damages():
     yield "a format in words", say(format="two")
     yield "an option of another version", option
     yield "a layer of another version", layer
+    yield "a belief of more layers", belief
     yield "a model", lambda path: network().save(path)
     yield "empty", lambda path: write(path, b"")
     yield "text", lambda path: write(path, b"epoch,nll\n1,0.3\n" * 200)
