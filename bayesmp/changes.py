@@ -38,7 +38,9 @@ def add(run: Run, x: Any, y: Any) -> Tensor:
     ids, x = torch.cat([run.ids, new_ids]), torch.cat([run.x, x])
     batch_ids = [*run.batch_ids, *range(run.next_batch_id, run.next_batch_id + n_new)]
     run._rearrange(x, whole, ids, kept, [*run.members, *new_members], batch_ids)
-    run._note(Change(run.n_epochs, "added", len(y), len(run.y)))
+    if run._has_begun:
+        run._silent.update(batch_ids[len(kept) :])
+    run._note(Change(run.n_epochs, "added", len(y), len(run.y)), is_silent=True)
     return new_ids
 
 
@@ -66,7 +68,7 @@ def remove(run: Run, ids: Any) -> None:
         if len(places) == 0:
             change -= run.sites.said(row)
             continue
-        if len(gone) > 0 and run._has_begun:
+        if len(gone) > 0 and run._has_begun and run.batch_ids[row] not in run._silent:
             x = examples.rows_on(run.network.device, run.x, old[gone].to(run.x.device))
             slope = run.schedule.slope_of(row, gone, x, run.y[old[gone]])
             weaker.append((len(kept), len(places) / len(old), slope))

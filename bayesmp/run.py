@@ -111,6 +111,7 @@ class Run:
         self._has_gradients = self._check_gradients()
         self._refreshed_at = 0  # epoch
         self._changed_at = 0  # epoch after which the data were changed
+        self._silent: set[int] = set()  # ids of batches that have not been visited yet, while others have
         self._identified: tuple[Tensor, Tensor, dict[str, Any]] | None = None
         self._influence: tuple[Belief, Influence] | None = None
 
@@ -248,12 +249,13 @@ class Run:
 
     def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
         network = self.network
-        n_products = products_per_pass(network, len(self.x), max_examples=max_examples, max_rank=max_rank)
+        x, y = self._heard()
+        n_products = products_per_pass(network, len(x), max_examples=max_examples, max_rank=max_rank)
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
             found = refresh(
                 network,
-                self.x,
-                self.y,
+                x,
+                y,
                 network.head_log_weights,
                 self.schedule.head_prior,
                 max_examples=max_examples,
@@ -262,8 +264,16 @@ class Run:
             )
             if keeps_belief:
                 network.belief = found.belief
-                network.told = Told.of(self.history.snapshot(), self.x, self.y)
+                network.told = Told.of(self.history.snapshot(), x, y)
         return found
+
+    def _heard(self) -> tuple[Tensor, Tensor]:
+        """The examples of all batches that have said something."""
+        if not self._silent:
+            return self.x, self.y
+        heard = [part for batch, part in zip(self.batch_ids, self.members, strict=True) if batch not in self._silent]
+        rows = torch.cat(heard).sort().values
+        return self.x[rows.to(self.x.device)], self.y[rows]
 
     def _influence_of(self, rows: Tensor) -> Influence:
         """What leaving out single ones of these examples would change."""
@@ -273,7 +283,18 @@ class Run:
             raise ValueError(f"influence is judged by the joint belief, and this run has none: {why}")
         n_products = network.n_outputs * belief.rank**2
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-            return Influence(self.ids[rows], *influence_of(network, belief, self.x, self.y, rows))
+            distance, loo_nll, leverage = influence_of(network, belief, self.x, self.y, rows)
+        is_silent = torch.zeros(len(self.x), dtype=torch.bool)
+        for batch, part in zip(self.batch_ids, self.members, strict=True):
+            is_silent[part.cpu()] = batch in self._silent
+        if bool(is_silent[rows].any()):  # they have no hold on anything yet, and are as new as those of a test set
+            new = is_silent[rows].nonzero()[:, 0]
+            found = network.predict(self.x[rows[new].to(self.x.device)])
+            y = self.y[rows[new].to(self.y.device)]
+            target = y.reshape(found.mean.shape) if hasattr(found, "mean") else y
+            loo_nll[new] = -found.log_prob(target).reshape(len(new), -1).sum(1).to(loo_nll)
+            distance[new], leverage[new] = 0.0, 0.0
+        return Influence(self.ids[rows], distance, loo_nll, leverage)
 
     def _influence_of_all(self) -> Influence:
         """The same for all examples, in their order; found once for each belief."""
@@ -319,13 +340,16 @@ class Run:
             self._start()
             self._last_mean.copy_(self.network.marginal.mean)
 
-    def _note(self, change: Change) -> None:
-        """A change of the data is done: scores begin anew, and so does the belief, if there is one."""
+    def _note(self, change: Change, *, is_silent: bool = False) -> None:
+        """A change of the data is done: scores begin anew, and so does the belief, if there is one and the change is
+        not silent: new examples say nothing until they are visited.
+        """
         if not self.check_invariant() < 0.1 * INVARIANT_TOLERANCE:  # a store of few digits has rounded -shift
             self.schedule.refresh()
         self.history.changes.append(change)
         self._changed_at = self._refreshed_at = self.n_epochs
-        if self.network.has_belief:
+        self._influence = None
+        if self.network.has_belief and not is_silent:
             self._believe_later()
 
     def _identify_data(self) -> dict[str, Any]:

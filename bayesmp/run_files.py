@@ -65,6 +65,9 @@ def take(run: Run, file: persistence.SavedFile) -> None:
     run.history = History.from_json(saved["history"], saved["stopped"], saved.get("changes", []))
     run._refreshed_at = saved["refreshed_at"]
     run._changed_at = saved.get("changed_at", 0)
+    if run.history.changes and run._changed_at == run.n_epochs > 0:
+        batches = enumerate(run.batch_ids)
+        run._silent = {batch for row, batch in batches if not bool(run.sites.site(row).rho.any())}
     learn_from_file(network, file)
     run._flat_targets = network.flat_targets
     if network.has_belief:  # else the file was written in the middle of a run

@@ -263,8 +263,8 @@ class Trainer(Run):
     # --- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: persistence.PathLike) -> None:
-        """Write the run to a safetensors file: the network, all sites, the history; not the data. `Trainer.load` reads
-        it, and `bayesmp.load` its network."""
+        """Write the run to a safetensors file: the network, all sites, the history; of the data only what
+        the joint belief keeps (`Network.save`). `Trainer.load` reads it, and `bayesmp.load` its network."""
         run_files.save(self, path)
 
     @classmethod
@@ -354,6 +354,7 @@ class Trainer(Run):
             if not gap < INVARIANT_TOLERANCE:
                 raise RuntimeError(f"posterior differs from prior x sites by {gap:.2g} after epoch {epoch}")
         self.schedule.refresh()
+        self._silent.clear()
         record = tally.record(epoch, len(self.x), 0.0)  # reads the device, so the clock below has waited for it
         seconds = time.perf_counter() - started
         self.history.records.append(replace(record, seconds=seconds))

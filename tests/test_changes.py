@@ -550,3 +550,30 @@ def test_changes_on_cuda_are_those_on_the_cpu(store, data_store, tmp_path):
         found.append((network.marginal.mean.cpu(), loaded.network.marginal.mean.cpu(), trainer.influence().distance))
     for cpu, cuda in zip(*found, strict=True):
         torch.testing.assert_close(cpu, cuda, rtol=1e-5, atol=1e-6)
+
+
+# --- before new examples are heard
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_examples_that_were_never_visited_change_nothing(is_loaded, tmp_path):
+    """Neither when they come, nor when some of them go again: they have said nothing."""
+    x, y = linear_data(60)
+    trainer = bmp.Trainer(mlp([3, 6, 1], bmp.Regression("learn"), dtype=torch.float64), x[:40], y[:40], batch_size=8)
+    trainer.run(5)
+    before, mean = trainer.network.predict(x), trainer.network.marginal.mean.clone()
+    ids = trainer.add(x[40:], y[40:])
+    if is_loaded:
+        trainer.save(tmp_path / "run.safetensors")
+        trainer = bmp.Trainer.load(tmp_path / "run.safetensors", trainer.x, trainer.y)
+    found = trainer.network.predict(x)
+    torch.testing.assert_close(found.epistemic_var, before.epistemic_var, rtol=1e-12, atol=0.0)
+    influence = trainer.influence(ids)
+    assert not influence.distance.any() and not influence.leverage.any()
+    torch.testing.assert_close(influence.loo_nll, -found.log_prob(y)[40:].sum(1), rtol=1e-6, atol=1e-6)
+    assert trainer.batches[-1].influence == 0.0 < trainer.batches[0].influence
+    trainer.remove(ids[:5])
+    torch.testing.assert_close(trainer.network.marginal.mean, mean, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(trainer.network.predict(x).epistemic_var, before.epistemic_var, rtol=1e-9, atol=0.0)
+    trainer.run(1)
+    assert trainer.network.predict(x).epistemic_var.mean() < before.epistemic_var.mean(), "now they are heard"
