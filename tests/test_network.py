@@ -356,3 +356,32 @@ def test_a_head_behind_an_image_asks_for_a_flat_output():
 def test_an_input_shape_that_does_not_fit_names_the_layer():
     with pytest.raises(ValueError, match=r"layer 4 does not fit.*676"):
         bmp.Network(CNN, bmp.Softmax(), input_shape=(1, 20, 20))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["dense", "convolutions", "learned noise"])
+def test_a_network_trained_on_cuda_predicts_the_same_on_the_cpu(name, tmp_path):
+    """To 1e-4, moved and from a file: probabilities, means and standard deviations."""
+    generator = torch.Generator().manual_seed(0)
+    if name == "learned noise":
+        x = torch.randn(300, 4, generator=generator)
+        y = x[:, :1].sin() + 0.2 * torch.randn(300, 1, generator=generator)
+        layers, head = [bmp.Linear(4, 32), bmp.LeakyReLU(), bmp.Linear(32, 1)], bmp.Regression("learn")
+    else:
+        x = torch.randn(400, 1, 12, 12, generator=generator)
+        y = torch.randint(0, 5, (400,), generator=generator)
+        x[torch.arange(400), 0, 2 * y] += 2.0
+        dense = [bmp.Flatten(), bmp.Linear(144, 40), bmp.LeakyReLU(), bmp.Linear(40, 5)]
+        pooled = [bmp.Conv2d(1, 8, 3), bmp.LeakyReLU(), bmp.MaxPool2d(2), bmp.Flatten(), bmp.Linear(200, 5)]
+        layers, head = dense if name == "dense" else pooled, bmp.Argmax()
+    network = bmp.Network(layers, head, input_shape=x.shape[1:]).to("cuda")
+    bmp.fit(network, x, y, epochs=5, batch_size=64, progress=False)
+    there = network.predict(x)
+    network.save(tmp_path / "model.safetensors")
+    for here in (bmp.load(tmp_path / "model.safetensors").predict(x), network.cpu().predict(x)):
+        if name == "learned noise":
+            torch.testing.assert_close(here.mean, there.mean.cpu(), rtol=0.0, atol=1e-4)
+            torch.testing.assert_close(here.std, there.std.cpu(), rtol=0.0, atol=1e-4)
+        else:
+            torch.testing.assert_close(here.probs, there.probs.cpu(), rtol=0.0, atol=1e-4)
+            torch.testing.assert_close(here.epistemic, there.epistemic.cpu(), rtol=0.0, atol=1e-4)
