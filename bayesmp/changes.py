@@ -90,6 +90,10 @@ def replace(run: Run, ids: Any, x: Any, y: Any) -> None:
     rows = find_rows(run, ids)
     if len(rows) == 0:
         return
+    if x is None and y is None:
+        raise ValueError("give x, y or both: what the examples with these ids shall be")
+    x = run.x[rows.to(run.x.device)] if x is None else x
+    y = run.y[rows.to(run.y.device)] if y is None else y
     x, y = _check_examples(run, x, y)
     if len(rows) != len(y):
         raise ValueError(f"x and y must have one row per id: expected {len(rows)}, got {len(y)}")
@@ -103,6 +107,8 @@ def replace(run: Run, ids: Any, x: Any, y: Any) -> None:
         inputs = inputs.index_copy(0, rows_of_x, x)
     kept = [Kept(row, _places(old).masked_fill(is_new[old], -1)) for row, old in enumerate(run.members)]
     run._rearrange(inputs, whole, run.ids, kept, run.members, run.batch_ids)
+    if run._has_begun:
+        run._mended.update(run.ids[rows].tolist())
     run._note(Change(run.n_epochs, "replaced", len(rows), len(run.y)))
 
 

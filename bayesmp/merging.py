@@ -55,6 +55,8 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     merged._last_mean.copy_(network.marginal.mean)
     notes = [Change(0, MERGED, len(run.y), len(merged.y)) for run in runs]
     merged.history = History(stopped=MERGED, changes=notes)
+    is_silent = [batch in run._silent for run in runs for batch in run.batch_ids]
+    merged._silent = {batch for batch, silent in zip(merged.batch_ids, is_silent, strict=True) if silent}
     if merged._has_gradients:
         merged._believe_later()
     return merged

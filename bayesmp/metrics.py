@@ -237,8 +237,13 @@ def _check_classes(probs: Array, y: Array) -> tuple[Floats, NDArray[np.int64]]:
     checked, labels = _check_probs(probs), as_array(y)
     if labels.shape != (len(checked),):
         raise ValueError(f"y must have shape ({len(checked)},) to match probs {checked.shape}, got {labels.shape}")
+    if np.issubdtype(labels.dtype, np.floating) and bool((labels == np.floor(labels)).all()):
+        labels = labels.astype(np.int64)  # a column of a table often holds whole numbers so
     if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"y must hold whole numbers, got {labels.dtype}")
+        raise ValueError(
+            f"y must hold whole numbers, got {labels.dtype}; for labels of other kinds: "
+            "classes, y = np.unique(labels, return_inverse=True)"
+        )
     if labels.min() < 0 or labels.max() >= checked.shape[1]:
         raise ValueError(f"y must lie in 0 to {checked.shape[1] - 1}, got {labels.min()} to {labels.max()}")
     return checked, labels.astype(np.int64)

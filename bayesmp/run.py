@@ -112,6 +112,7 @@ class Run:
         self._refreshed_at = 0  # epoch
         self._changed_at = 0  # epoch after which the data were changed
         self._silent: set[int] = set()  # ids of batches that have not been visited yet, while others have
+        self._mended: set[int] = set()  # ids of examples whose new values have not been heard yet
         self._identified: tuple[Tensor, Tensor, dict[str, Any]] | None = None
         self._influence: tuple[Belief, Influence] | None = None
 
@@ -284,14 +285,14 @@ class Run:
         n_products = network.n_outputs * belief.rank**2
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
             distance, loo_nll, leverage = influence_of(network, belief, self.x, self.y, rows)
-        is_silent = torch.zeros(len(self.x), dtype=torch.bool)
+        is_silent = torch.isin(self.ids, torch.tensor(sorted(self._mended), dtype=torch.int64))
         for batch, part in zip(self.batch_ids, self.members, strict=True):
-            is_silent[part.cpu()] = batch in self._silent
+            is_silent[part.cpu()] |= batch in self._silent
         if bool(is_silent[rows].any()):  # they have no hold on anything yet, and are as new as those of a test set
             new = is_silent[rows].nonzero()[:, 0]
             found = network.predict(self.x[rows[new].to(self.x.device)])
             y = self.y[rows[new].to(self.y.device)]
-            target = y.reshape(found.mean.shape) if hasattr(found, "mean") else y
+            target = y.reshape(found.mean.shape) if y.is_floating_point() else y
             loo_nll[new] = -found.log_prob(target).reshape(len(new), -1).sum(1).to(loo_nll)
             distance[new], leverage[new] = 0.0, 0.0
         return Influence(self.ids[rows], distance, loo_nll, leverage)
@@ -349,7 +350,9 @@ class Run:
         self.history.changes.append(change)
         self._changed_at = self._refreshed_at = self.n_epochs
         self._influence = None
-        if self.network.has_belief and not is_silent:
+        if self._has_begun and self._silent.issuperset(self.batch_ids):
+            self.network.belief = None  # nothing that is left has been heard
+        elif self.network.has_belief and not is_silent:
             self._believe_later()
 
     def _identify_data(self) -> dict[str, Any]:

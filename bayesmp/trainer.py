@@ -232,14 +232,15 @@ class Trainer(Run):
         """
         changes.remove(self, ids)
 
-    def replace(self, ids: Any, x: Any, y: Any) -> None:
+    def replace(self, ids: Any, x: Any = None, y: Any = None) -> None:
         """Give examples new values, e.g. a mended label; their ids and batches stay.
 
         What their batches have said stands until their next visit, so `run` on.
 
         Args:
             ids: of the examples, as for `remove`.
-            x, y: one row for each of them, in this order.
+            x, y: one row for each of them, in this order; what is not given stays, so `replace(ids, y=labels)` mends
+                labels.
         """
         changes.replace(self, ids, x, y)
 
@@ -355,6 +356,7 @@ class Trainer(Run):
                 raise RuntimeError(f"posterior differs from prior x sites by {gap:.2g} after epoch {epoch}")
         self.schedule.refresh()
         self._silent.clear()
+        self._mended.clear()
         record = tally.record(epoch, len(self.x), 0.0)  # reads the device, so the clock below has waited for it
         seconds = time.perf_counter() - started
         self.history.records.append(replace(record, seconds=seconds))

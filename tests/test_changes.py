@@ -577,3 +577,57 @@ def test_examples_that_were_never_visited_change_nothing(is_loaded, tmp_path):
     torch.testing.assert_close(trainer.network.predict(x).epistemic_var, before.epistemic_var, rtol=1e-9, atol=0.0)
     trainer.run(1)
     assert trainer.network.predict(x).epistemic_var.mean() < before.epistemic_var.mean(), "now they are heard"
+
+
+def classes_run(**options):
+    x, y = blobs(60)
+    trainer = bmp.Trainer(mlp([2, 4, 3], bmp.Argmax(), dtype=torch.float64), x[:40], y[:40], batch_size=20, **options)
+    trainer.run(3)
+    return trainer, x, y
+
+
+def test_surprise_at_classes_that_were_never_visited_is_that_of_a_prediction():
+    trainer, x, y = classes_run()
+    ids = trainer.add(x[40:], y[40:])
+    found = trainer.influence(ids)
+    expected = -trainer.network.predict(x[40:]).log_prob(y[40:])
+    torch.testing.assert_close(found.loo_nll.double(), expected.double(), rtol=1e-6, atol=1e-6)
+    assert len(trainer.batches) == 3
+
+
+def test_a_run_of_which_nothing_heard_is_left_is_as_before_training(tmp_path):
+    trainer, x, y = classes_run()
+    trainer.add(x[40:], y[40:])
+    trainer.remove(range(40))
+    assert trainer.network.belief is None and trainer.network.predict(x).probs.isfinite().all()
+    trainer.save(tmp_path / "run.safetensors")
+    trainer.run(3)
+    assert trainer.network.belief is not None
+
+
+def test_a_mended_label_is_judged_as_new_until_it_is_heard():
+    """One wrong label with all the leverage: mended, it must not look worse than wrong."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.cat([0.01 * torch.randn(20, 1, generator=generator), torch.tensor([[2.0]])])
+    y = x.clone()
+    y[-1] = -2.0
+    trainer = bmp.Trainer(mlp([1, 1], bmp.Regression(0.01), dtype=torch.float64), x, y, batch_size=7)
+    trainer.run(60)
+    trainer.replace([20], y=[[2.0]])
+    told = -trainer.network.predict(x[20:]).log_prob([[2.0]]).sum()
+    assert trainer.influence([20]).loo_nll.item() == pytest.approx(told.item(), rel=1e-5)
+    trainer.run(60)
+    assert trainer.influence([20]).loo_nll.item() < 3.0 and trainer.x[20].item() == 2.0
+    with pytest.raises(ValueError, match="x, y or both"):
+        trainer.replace([20])
+
+
+def test_a_merged_run_does_not_count_what_was_never_visited():
+    x, y = linear_data(60)
+    parts = []
+    for a, b in ((0, 10), (10, 20)):
+        parts.append(bmp.Trainer(mlp([3, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64), x[a:b], y[a:b]))
+        parts[-1].run(20)
+    before = bmp.merge(parts).network.predict(x).epistemic_var
+    parts[0].add(x[20:], y[20:])
+    torch.testing.assert_close(bmp.merge(parts).network.predict(x).epistemic_var, before, rtol=1e-9, atol=0.0)

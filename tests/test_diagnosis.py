@@ -399,3 +399,20 @@ def test_estimators_are_diagnosed_in_the_units_of_their_tables():
     assert set(classifier.diagnose(fresh_x, names[labels]).kinds) <= {"not_converged"}
     with pytest.raises(ValueError, match="labels that are not among the classes"):
         classifier.diagnose(fresh_x, labels.numpy().astype(str))
+
+
+def test_a_trainer_alone_makes_no_trained_network():
+    x, y = torch.randn(60, 3), torch.randn(60)
+    trainer = bmp.Trainer(bmp.Network([bmp.Linear(3, 1)], bmp.Regression(0.09)), x, y)
+    for judge in (trainer.diagnose, lambda: trainer.network.diagnose(x, y)):
+        with pytest.raises(ValueError, match="nothing to diagnose yet"):
+            judge()
+
+
+def test_targets_in_other_units_are_a_finding_with_learned_noise_too():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    y = x[:, 0] + 0.1 * x[:, 1]
+    network = bmp.Network([bmp.Linear(3, 1)], bmp.Regression("learn"))
+    bmp.fit(network, x, y, epochs=10, progress=False)
+    found = network.diagnose(x[:40] + 0.1, 1000 * y[:40])
+    assert any(finding.kind == "targets_not_scaled" for finding in found.findings)

@@ -250,7 +250,7 @@ def test_tensors_give_what_arrays_give(classes, dtype):
         ([[0.5, 0.6]], [0], "sum to 1"),
         ([[0.5, 0.5]], [2], "0 to 1"),
         ([[0.5, 0.5]], [-1], "0 to 1"),
-        ([[0.5, 0.5]], [0.0], "whole numbers"),
+        ([[0.5, 0.5]], [0.5], "whole numbers"),
         ([[0.5, 0.5]], [[0]], "y must have shape"),
     ],
 )
@@ -274,3 +274,7 @@ def test_roc_needs_both_kinds_and_has_the_area_of_auroc():
     assert area == pytest.approx(metrics.auroc(score, is_positive))
     with pytest.raises(ValueError, match="both kinds, got 0 positive and 5 negative"):
         metrics.roc(score, np.zeros(5))
+
+
+def test_classes_may_be_whole_numbers_of_any_type():
+    assert metrics.accuracy([[0.9, 0.1], [0.2, 0.8]], np.array([0.0, 1.0])) == 1.0

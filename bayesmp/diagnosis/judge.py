@@ -24,9 +24,10 @@ def diagnose(network: Any, x: Any, y: Any, *, trainer: Any = None) -> Diagnosis:
         trainer: of the network, if it still exists.
     """
     x = checks.check_inputs(x, network.input_shape, network.dtype)
-    y = network.head.check_targets(y, network.n_outputs)
+    y = network.head.check_more_targets(y, network.n_outputs)
     checks.check_lengths(x, y)
-    if not network.has_learned:
+    has_begun = trainer is None or trainer.history.stopped != ""
+    if not network.has_learned or not has_begun:
         raise ValueError("there is nothing to diagnose yet: this network has not been trained (bayesmp.fit)")
     told: Told | None = network.told
     if told is None and trainer is not None:  # its run was interrupted
