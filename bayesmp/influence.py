@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesmp import checks
 from bayesmp.belief import Belief
 from bayesmp.gaussian import Moments
 from bayesmp.leave_one_out import outputs_without, take_out
@@ -38,6 +39,7 @@ class Influence:
 
     def top(self, n: int, by: str = "loo_nll") -> Tensor:
         """The ids of the n examples with the largest `by`, the largest first."""
+        checks.check_positive_int(n, "n")
         if by not in COLUMNS:
             raise ValueError(f"by must be one of {COLUMNS}, got {by!r}")
         values: Tensor = getattr(self, by)

@@ -193,6 +193,8 @@ def test_influence_needs_a_belief_and_follows_it():
     assert second.loo_nll[0] > first.loo_nll[0] + 1.0
     with pytest.raises(ValueError, match="by must be one of"):
         second.top(3, by="surprise")
+    with pytest.raises(ValueError, match="positive integer"):
+        second.top(-1)
 
 
 def test_a_cut_leverage_stays_finite():

@@ -337,3 +337,8 @@ def test_signal_to_noise_draws_the_quantiles_of_each_layer():
     draw(ax)
     with pytest.raises(ValueError, match="expected a bayesmp network or a fitted estimator, got list"):
         plots.signal_to_noise([1])
+
+
+def test_a_calibration_curve_wants_positive_std():
+    with pytest.raises(ValueError, match="std must be positive"):
+        plots.calibration_curve((np.zeros(5), -np.ones(5)), np.zeros(5))

@@ -42,4 +42,8 @@ def as_gaussian(prediction: Any) -> tuple[Floats, Floats]:
     mean, std = (metrics.as_array(part).astype(np.float64) for part in (mean, std))
     if mean.shape != std.shape:
         raise ValueError(f"mean and std must have one shape, got {mean.shape} and {std.shape}")
+    if not (std > 0.0).all():
+        raise ValueError(
+            f"std must be positive, got {std.min():.3g} as the smallest; the pair is (mean, std)"
+        )
     return mean.reshape(-1), std.reshape(-1)
