@@ -43,7 +43,5 @@ def as_gaussian(prediction: Any) -> tuple[Floats, Floats]:
     if mean.shape != std.shape:
         raise ValueError(f"mean and std must have one shape, got {mean.shape} and {std.shape}")
     if not (std > 0.0).all():
-        raise ValueError(
-            f"std must be positive, got {std.min():.3g} as the smallest; the pair is (mean, std)"
-        )
+        raise ValueError(f"std must be positive, got {std.min():.3g} as the smallest; the pair is (mean, std)")
     return mean.reshape(-1), std.reshape(-1)
