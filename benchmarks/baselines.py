@@ -86,7 +86,7 @@ def train_adamw(
         sizes = {min(batch_size, len(x)), len(x) % batch_size or batch_size}  # of all batches and of the last
         gap = max(gradient_gap(model, forward, x[:size], y[:size]) for size in sizes)
         name += "" if gap < MAX_GRADIENT_GAP else " (wrong gradients)"
-    return _run(name, lambda rows: probabilities(model, rows, x.device), history, cost)
+    return as_run(name, lambda rows: probabilities(model, rows, x.device), history, cost)
 
 
 def fit_adamw(
@@ -147,13 +147,13 @@ def train_adamw_held_out(
     temperature = fit_temperature(logits(model, x_held, x.device), y_held)
     seconds = cost.seconds - sum(record["watch seconds"] for record in history) + time.perf_counter() - started
     return [
-        _run(
+        as_run(
             f"AdamW, temperature from {n_held_out:,} held out",
             lambda rows: (logits(model, rows, x.device) / temperature).softmax(1),
             [*history[:-1], {**history[-1], "temperature": temperature}],
             Cost(seconds, cost.peak_bytes),
         ),
-        _run(
+        as_run(
             f"AdamW, best epoch by {n_held_out:,} held out",
             lambda rows: probabilities(best, rows, x.device),
             history,
@@ -186,7 +186,7 @@ def train_mc_dropout(
             yield probabilities(model.train(), rows, x.device)  # training mode draws the masks
 
     return [
-        _run(f"dropout {config.share:g}, plain", plain, history, cost),
+        as_run(f"dropout {config.share:g}, plain", plain, history, cost),
         _sampled_run(f"MC dropout {config.share:g}, {config.n_samples} samples", samples, history, cost),
     ]
 
@@ -232,7 +232,7 @@ def train_ivon(
             yield probs  # outside, so that the caller never sees the drawn weights
 
     return [
-        _run("IVON at the mean", lambda rows: probabilities(model, rows, x.device), history, cost),
+        as_run("IVON at the mean", lambda rows: probabilities(model, rows, x.device), history, cost),
         _sampled_run(f"IVON, {config.n_samples} samples", samples, history, cost),
     ]
 
@@ -335,7 +335,8 @@ def _batches(n: int, batch_size: int, generator: torch.Generator) -> Iterator[Te
     yield from torch.randperm(n, device=generator.device, generator=generator).split(batch_size)
 
 
-def _run(name: str, predict: Callable[[Tensor], Tensor], history: list[dict[str, float]], cost: Cost) -> Run:
+def as_run(name: str, predict: Callable[[Tensor], Tensor], history: list[dict[str, float]], cost: Cost) -> Run:
+    """What a baseline leaves, as all runs are kept."""
     return Run(
         name=name,
         predict=predict,
@@ -355,5 +356,5 @@ def _sampled_run(
     def both(rows: Tensor) -> tuple[Tensor, Tensor]:
         return mixture((probs, None) for probs in samples(rows))
 
-    plain = _run(name, lambda rows: both(rows)[0], history, cost)
+    plain = as_run(name, lambda rows: both(rows)[0], history, cost)
     return replace(plain, epistemic=lambda rows: both(rows)[1], both=both, repeats=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from bayesmp.layers.base import Layer
 from benchmarks.baselines import (
     PREDICT_BATCH,
     AdamWConfig,
+    as_run,
     fit_adamw,
     train_adamw,
     train_adamw_held_out,
@@ -74,16 +76,8 @@ def train_laplace(
             parts = [fitted(part.to(x.device), link_approx="probit").double() for part in rows.split(LAPLACE_BATCH)]
         return torch.cat(parts)
 
-    return Run(
-        name="Laplace, last layer" if is_last else "Laplace, all layers (Kronecker)",
-        predict=predict,
-        seconds=cost.seconds,
-        epoch_seconds=[record["seconds"] for record in history],
-        peak_bytes=cost.peak_bytes,
-        site_bytes=0,
-        history=history,
-        repeats=1,
-    )
+    name = "Laplace, last layer" if is_last else "Laplace, all layers (Kronecker)"
+    return replace(as_run(name, predict, history, cost), repeats=1)
 
 
 def evaluate(
