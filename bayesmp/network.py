@@ -12,7 +12,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor
 
-from bayesmp import checks, persistence
+from bayesmp import checks, persistence, priors
 from bayesmp.arithmetic import few_threads
 from bayesmp.belief import Belief, LayerAnchors, Layout, Past, Points
 from bayesmp.diagnosis import Diagnosis, Told, diagnose
@@ -22,7 +22,6 @@ from bayesmp.heads import Argmax, Head, Regression, Softmax
 from bayesmp.heads.base import P
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Gradient, Layer, Shape, Weights
-from bayesmp.priors import RULES
 from bayesmp.regime import MOMENTS
 from bayesmp.shapes import find_input_shape, shapes_along
 
@@ -86,8 +85,8 @@ class Network(Generic[P]):
     ) -> None:
         self.layers = list(layers)
         _check_parts(self.layers, head)
-        if prior not in RULES:
-            raise ValueError(f"prior must be one of {RULES}, got {prior!r}")
+        if prior not in priors.RULES:
+            raise ValueError(f"prior must be one of {priors.RULES}, got {prior!r}")
         self.head = head
         self.seed = seed
         self.prior_rule = prior
@@ -411,14 +410,14 @@ class Network(Generic[P]):
         """The flat vector of per-layer tensors."""
         return torch.cat([tensors[slot.layer][slot.name].reshape(-1) for slot in self.slots])
 
-    def weights(self, belief: Gaussian | None = None) -> list[Weights]:
+    def weights(self, belief: Gaussian | None = None, *, scale: float = 1.0) -> list[Weights]:
         """Moments of all weights per layer, from a flat belief (the marginal if not given): variances as sums of
-        these weights have them, with the layer's share.
+        these weights have them, with the layer's share, times `scale`.
         """
         belief = self.marginal if belief is None else belief
         var = belief.rho.reciprocal()
         means = self.unpack(belief.tau * var)
-        for part, share in zip(var.split(self._layer_sizes), self.sum_share.split(1), strict=True):
+        for part, share in zip(var.split(self._layer_sizes), (scale * self.sum_share).split(1), strict=True):
             part.mul_(share)
         variances = self.unpack(var)
         return [
@@ -667,9 +666,13 @@ class Network(Generic[P]):
     def _draw_prior(self) -> tuple[Gaussian, Tensor, Tensor]:
         """The prior of all weights, where training starts, and on which scale (priors.py), in float64 on the CPU."""
         generator = torch.Generator().manual_seed(self.seed)
-        first = self.slots[0].layer
+        first, is_dense = self.slots[0].layer, all(isinstance(self.layers[slot.layer], Linear) for slot in self.slots)
+        rules = [
+            priors.layer_rule(self.prior_rule, is_first=index == first, is_dense=is_dense)
+            for index in range(len(self.layers))
+        ]
         found = [
-            layer.weight_priors(shape, is_first=index == first, generator=generator, rule=self.prior_rule)
+            layer.weight_priors(shape, is_first=index == first, generator=generator, rule=rules[index])
             for index, (layer, shape) in enumerate(zip(self.layers, self.shapes[:-1], strict=True))
         ]
         belief = self.pack([{name: prior.belief for name, prior in layer.items()} for layer in found])

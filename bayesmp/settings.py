@@ -21,6 +21,7 @@ class Settings:
         known_rows: inputs or patches of all data from which those of the first weights, which never change, are.
         heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full.
         share_memory: visits over which shares of sums follow those of a renewed metric.
+        linear_share: share of the weights' variance that sweeps of the linear regime see.
         trust: training starts with at most this share of all y as noise, and lets it grow by this factor per visit.
         worse_score: nats by which a leave-one-out score must lie above the best one to tell of too much noise.
         worse_refreshes: how often in a row it must.
@@ -49,6 +50,7 @@ class Settings:
     known_rows: int = 16_384
     heard_visits: int = 25
     share_memory: int = 25
+    linear_share: float = 0.3
     trust: tuple[float, float] = (0.01, 1.02)
     worse_score: float = 0.05
     worse_refreshes: int = 2

@@ -1,7 +1,7 @@
 """Is the belief right? Epistemic bands against long runs of NUTS: inside the data, near them, far away, in a gap.
 
 Three small networks on one-dimensional data. Reported is the median over grid points of our epistemic std over that of
-NUTS, by region, then the median over seeds. NUTS had the prior of seed 0; other seeds draw other prior means, so part
+NUTS, by region, then the median over seeds. Prior variances are NUTS's; its means were those of seed 0, so part
 of what they differ by is the prior and not the inference. Outside the data the chains of NUTS differ among themselves
 (column `chains`), and no ratio can be known better than that. The files with NUTS's answers lie in
 benchmarks/references, with the script that made them.
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 import bayesmp as bmp
 from bayesmp import plots
+from bayesmp.gaussian import Gaussian
 from benchmarks.networks import mlp
 from benchmarks.options import begin, new_parser
 from benchmarks.references import CASES, FOLDER, NOISE_VAR, Case
@@ -44,11 +45,12 @@ class Reference:
     f_std: NDArray[np.float64]
     chain_stds: NDArray[np.float64]  # (chain, g)
     rhat: NDArray[np.float64]
+    prior_std: NDArray[np.float64]  # of all weights, as NUTS had it
 
     @classmethod
     def load(cls, path: Path, case: Case) -> Reference:
         with np.load(path) as stored:
-            names = ("x_train", "y_train", "grid", "truth", "f_mean", "f_std", "chain_stds", "rhat")
+            names = ("x_train", "y_train", "grid", "truth", "f_mean", "f_std", "chain_stds", "rhat", "prior_std")
             return cls(case, *(stored[name].astype(np.float64) for name in names))
 
     @property
@@ -70,11 +72,15 @@ class Answer:
 
 
 def train_case(reference: Reference, *, epochs: int, seed: int, device: torch.device) -> Answer:
-    """Train on the reference's data with the defaults, predict on its grid."""
+    """Train on the reference's data with the defaults and NUTS's prior variances, predict on its grid."""
     x, y, grid = (
         torch.as_tensor(part, dtype=torch.float32) for part in (reference.x_train, reference.y_train, reference.grid)
     )
-    network = bmp.Network(mlp(*reference.case.widths), bmp.Regression(NOISE_VAR), seed=seed).to(device)
+    network = bmp.Network(mlp(*reference.case.widths), bmp.Regression(NOISE_VAR), seed=seed)
+    start, var = network.start, torch.as_tensor(reference.prior_std).square()
+    network.prior = Gaussian.from_moments(network.prior.mean.double(), var)
+    network.start = start  # training starts as it does by default, not at the prior's means
+    network.to(device)
     with measured(device) as cost:
         bmp.fit(network, x, y, epochs=epochs, batch_size=BATCH_SIZE, seed=seed, progress=False)
     found = network.predict(grid)

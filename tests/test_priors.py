@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+import bayesmp as bmp
 from bayesmp import priors
-from bayesmp.layers import LeakyReLU, Linear
+from bayesmp.layers import Conv2d, Flatten, LeakyReLU, Linear
 
 
 @pytest.mark.parametrize("fan_in, n_out", [(100, 400), (400, 100), (9, 9)])
@@ -54,6 +55,30 @@ def test_both_rules_start_alike_and_the_narrow_one_has_its_prior_means_nearer_to
     torch.testing.assert_close(paper.belief.mean, paper.start)
     torch.testing.assert_close(narrow.belief.mean, ratio * narrow.start)
     torch.testing.assert_close(narrow.belief.var / paper.belief.var, torch.full_like(narrow.start, ratio**1.2))
+
+
+def prior_variances(network: bmp.Network) -> list[float]:
+    """Of the first weight of each layer with weights."""
+    return [own["weight"].flatten()[0].item() for own in network.unpack(network.prior.var) if own]
+
+
+def test_behind_dense_layers_variances_are_the_papers_and_means_still_nearer_to_zero():
+    """Otherwise the prior of the outputs would be the narrower, the wider the network is."""
+    layers = [Linear(64, 256), LeakyReLU(0.1), Linear(256, 256), LeakyReLU(0.1), Linear(256, 4)]
+    default, paper = (bmp.Network(layers, bmp.Argmax(), prior=rule) for rule in priors.RULES)
+    ratios = [a / b for a, b in zip(prior_variances(default), prior_variances(paper), strict=True)]
+    assert ratios == pytest.approx([4**-0.6, 1.0, 1.0], rel=1e-5)
+    means = [own["weight"] for own in default.unpack(default.prior.mean) if own]
+    starts = [own["weight"] for own in default.unpack(default.start) if own]
+    for mean, start, ratio in zip(means, starts, (0.5, 0.25, 0.25), strict=True):
+        torch.testing.assert_close(mean, ratio * start.to(mean))
+
+
+def test_with_convolutions_all_variances_are_narrow():
+    layers = [Conv2d(1, 4, 5), LeakyReLU(0.1), Flatten(), Linear(256, 64), LeakyReLU(0.1), Linear(64, 3)]
+    default, paper = (bmp.Network(layers, bmp.Argmax(), input_shape=(1, 12, 12), prior=rule) for rule in priors.RULES)
+    ratios = [a / b for a, b in zip(prior_variances(default), prior_variances(paper), strict=True)]
+    assert ratios == pytest.approx([(16 / 25) ** 0.6, 16**-0.6, 4**-0.6], rel=1e-5)
 
 
 @pytest.mark.parametrize("width", [8, 64, 512])

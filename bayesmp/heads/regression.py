@@ -118,6 +118,7 @@ class Regression(Head[RegressionPrediction]):
     """
 
     is_heard_in_training = True
+    has_noise = True
 
     def __init__(self, noise_var: float | str) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.graph import Node
-from bayesmp.layers.base import Local
+from bayesmp.layers.base import Local, Weights
 from bayesmp.layers.linear import Linear
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, MOMENTS, Regime
@@ -112,7 +112,8 @@ class ParallelSchedule(Schedule):
             self._prior_rest[node.index] = float(first.mean())
         self.signs = self._draw_signs(largest_batch)
         self.own_pulls = OwnPulls(network, n_batches=len(self.sites), largest_batch=largest_batch)
-        self.regime = LINEAR if self.shares_sums and self._sees_cavities else MOMENTS
+        is_linear = self.shares_sums and self._sees_cavities and not network.head.has_noise
+        self.regime = LINEAR if is_linear else MOMENTS
         self.refresh()
         self._know_inputs(x)
         self.dear_gap = self._dear_gap()
@@ -127,7 +128,7 @@ class ParallelSchedule(Schedule):
         chosen = torch.randperm(len(x), generator=self.generator(0))[:n_rows].to(x.device)
         sums: dict[int, Tensor] = {}
         for rows in chosen.split(network.rows_at_once(1)):
-            for node, local in network.graph.known(x[rows].to(network.device), network.weights(), self.regime):
+            for node, local in network.graph.known(x[rows].to(network.device), self._weights(), self.regime):
                 moments = local.input_moments(n_examples=len(rows)) * (len(rows) / len(chosen))
                 sums[node.index] = moments if node.index not in sums else sums[node.index] + moments
         for k, moments in sums.items():
@@ -186,7 +187,7 @@ class ParallelSchedule(Schedule):
         def take_out(node: Node, local: Local) -> Local:
             return self.own_pulls.take_out_at(row, places, node, local)
 
-        trace = graph.sweep_out(x, network.weights(), self.regime, adjust=take_out)
+        trace = graph.sweep_out(x, self._weights(), self.regime, adjust=take_out)
         m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
         fresh = network.pack(graph.sweep_back(trace, m_back).to_weights)
         return torch.addcmul(fresh.tau, fresh.rho, self.sites.origin, value=-1.0)
@@ -344,7 +345,7 @@ class ParallelSchedule(Schedule):
         def take_out(node: Node, local: Local) -> Local:
             return self.own_pulls.take_out(batch, node, local)
 
-        trace = graph.sweep_out(batch.x, network.weights(), self.regime, adjust=take_out)
+        trace = graph.sweep_out(batch.x, self._weights(), self.regime, adjust=take_out)
         m_back = network.head.to_latent(trace.outputs, batch.y, self._trusting_belief())
         returned = graph.sweep_back(trace, m_back)
         self.own_pulls.remember(batch, trace, returned)
@@ -367,6 +368,10 @@ class ParallelSchedule(Schedule):
                 self.constant_cap, self.n_worse = self.best_constant, 0
         else:
             self.n_worse = 0
+
+    def _weights(self) -> list[Weights]:
+        """The weights as sweeps see them."""
+        return self.network.weights(scale=self.settings.linear_share if self.regime == LINEAR else 1.0)
 
     def _trusting_belief(self) -> Tensor:
         """The belief about the head's constant for messages to weights.
@@ -440,7 +445,7 @@ class ParallelSchedule(Schedule):
         it may be up to 2.
         """
         network, graph = self.network, self.network.graph
-        trace = graph.sweep_out(x, network.weights(), self.regime)
+        trace = graph.sweep_out(x, self._weights(), self.regime)
         m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
         sweep = Sweep.of(network, trace, graph.sweep_back(trace, m_back), m_back, self.metrics)
         curvature, reach = along(self.network, sweep, direction)
