@@ -75,16 +75,20 @@ def test_stored_reference_is_small_and_whole(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_stored_reference_has_the_prior_of_today(name):
-    """If the default prior changes, NUTS answered another question: make the references anew."""
-    network = bmp.Network(mlp(*CASES[name].widths), bmp.Regression(NOISE_VAR), seed=0)
+def test_networks_are_trained_with_the_prior_that_nuts_had(name, monkeypatch):
+    """Seed 0 has its means, too; every seed starts training where it does by default."""
+    reference, trained = truth.Reference.load(FOLDER / f"{name}.npz", CASES[name]), []
+    monkeypatch.setattr(bmp, "fit", lambda network, *args, **options: trained.append(network))
+    truth.train_case(reference, epochs=1, seed=0, device=torch.device("cpu"))
     parts = [
-        [part[key].flatten() for part in network.unpack(flat) for key in ("weight", "bias") if key in part]
-        for flat in (network.prior.mean, network.prior.var.sqrt())
+        [part[key].flatten() for part in trained[0].unpack(flat) for key in ("weight", "bias") if key in part]
+        for flat in (trained[0].prior.mean, trained[0].prior.var.sqrt())
     ]
     with np.load(FOLDER / f"{name}.npz") as stored:
         np.testing.assert_allclose(stored["prior_mean"], torch.cat(parts[0]), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(stored["prior_std"], torch.cat(parts[1]), rtol=1e-5)
+    default = bmp.Network(mlp(*CASES[name].widths), bmp.Regression(NOISE_VAR), seed=0)
+    torch.testing.assert_close(trained[0].start, default.start)
 
 
 def test_ratio_is_the_median_by_region(folder):
