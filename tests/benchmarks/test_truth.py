@@ -23,6 +23,7 @@ def folder(tmp_path, monkeypatch):
     grid = TINY.grid_points()
     f_std = 0.1 + 0.3 * np.abs(grid[:, 0])
     fields = {"f_mean": 0 * f_std, "f_std": f_std, "chain_stds": np.stack([0.5 * f_std, 1.5 * f_std])}
+    fields["prior_std"] = np.ones(13)
     path = tmp_path / "references"
     path.mkdir()
     np.savez(path / "tiny.npz", x_train=x, y_train=y, grid=grid, truth=0 * f_std, rhat=1 + 0 * f_std, **fields)

@@ -48,8 +48,8 @@ def test_which_networks_are_linearised(sizes, options, expected):
 
 
 def test_targets_with_noise_are_not_fitted_by_linear_activations():
-    """Friedman's function among inputs that say nothing, noise std 1: the linear regime takes noise for signal, and after
-    60 epochs finds .64 of it (in the end .1); NLL .70 instead of .63.
+    """Friedman's function among inputs that say nothing, noise std 1: the linear regime takes noise for signal and
+    finds .64 of it after 60 epochs, .1 in the end; NLL .70 instead of .63.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(1200, 20, generator=generator)
