@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
     grid = TINY.grid_points()
     f_std = 0.1 + 0.3 * np.abs(grid[:, 0])
     fields = {"f_mean": 0 * f_std, "f_std": f_std, "chain_stds": np.stack([0.5 * f_std, 1.5 * f_std])}
-    fields["prior_std"] = np.ones(13)
+    fields["prior_std"] = bmp.Network(mlp(1, 4, 1), bmp.Regression(NOISE_VAR)).prior.var.sqrt().numpy()
     path = tmp_path / "references"
     path.mkdir()
     np.savez(path / "tiny.npz", x_train=x, y_train=y, grid=grid, truth=0 * f_std, rhat=1 + 0 * f_std, **fields)
@@ -114,8 +114,8 @@ def test_answer_is_the_networks_prediction(folder):
     x, y = (torch.as_tensor(part, dtype=torch.float32) for part in (reference.x_train, reference.y_train))
     bmp.fit(network, x, y, epochs=2, batch_size=50, seed=1, progress=False)
     found = network.predict(torch.as_tensor(reference.grid, dtype=torch.float32))
-    np.testing.assert_allclose(answer.mean, found.mean.flatten(), rtol=1e-6)
-    np.testing.assert_allclose(answer.std**2, found.epistemic_var.flatten(), rtol=1e-6)
+    np.testing.assert_allclose(answer.mean, found.mean.flatten(), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(answer.std**2, found.epistemic_var.flatten(), rtol=1e-3)
 
 
 def test_whole_run_prints_saves_and_draws(folder, tmp_path, capsys):
