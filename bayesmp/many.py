@@ -22,13 +22,14 @@ from tqdm.auto import tqdm
 
 from bayesmp import checks
 from bayesmp.history import History
+from bayesmp.learned import Learned
 from bayesmp.network import Network
 from bayesmp.trainer import fit
 
 QUEUED = 2  # tasks per worker that are packed ahead of time
 
 Task = tuple[Network, Any, Any, dict[str, Any]]
-Trained = tuple[History, dict[str, Any], list[str]]  # with what the network has learned, and warnings
+Trained = tuple[History, Learned, list[str]]  # with what the network has learned, and warnings
 
 
 def fit_many(
