@@ -430,7 +430,7 @@ class Network(Structure[P]):
 
     # --- looking at it -----------------------------------------------------------------------------------------------
 
-    def diagnose(self, x: Any, y: Any) -> Diagnosis:
+    def diagnose(self, x: Any, y: Any = None) -> Diagnosis:
         """What looks wrong with this trained network, in words and figures, with what to do; `print` it.
 
         It looks at the scale of the data, at units and weights that have learned nothing, at the prior, the noise, the
@@ -438,7 +438,7 @@ class Network(Structure[P]):
         less about its training, and the answer says what was not judged.
 
         Args:
-            x, y: rows that it was not trained on, as for `fit`.
+            x, y: rows that it was not trained on, as for `fit`: a torch Dataset or a tuple (x, y) may stand for both.
         """
         trainer = None if self.run is None else self.run()
         return diagnose(self, x, y, trainer=trainer)

@@ -101,14 +101,14 @@ class Trainer(Run):
         """What looks wrong with the run and its network (`Network.diagnose`), the shares of batches included.
 
         Args:
-            x, y: rows that it was not trained on; without them the training data are looked at, and nothing is said
-                about calibration.
+            x, y: rows that it was not trained on, or a torch Dataset of them as x; without them the training data are
+                looked at, and nothing is said about calibration.
         """
         if self.network.run is None or self.network.run() is not self:
             raise ValueError("another Trainer has taken this network over; diagnose that one, or run() this one again")
-        if (x is None) != (y is None):
+        if x is None and y is not None:
             raise ValueError("give both x and y, or neither for the training data")
-        return self.network.diagnose(self.x if x is None else x, self.y if y is None else y)
+        return self.network.diagnose(self.x, self.y) if x is None else self.network.diagnose(x, y)
 
     def _train(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
         """`run`; a warning points at the caller this many frames up."""
@@ -228,7 +228,7 @@ class Trainer(Run):
         any time: the joint belief is made anew, without these examples, when it is next needed.
 
         Args:
-            ids: of the examples; a number, or a list, array or tensor of them. Removing all of them is an error.
+            ids: of the examples; a number, or a list, set, array or tensor of them. Removing all of them is an error.
         """
         changes.remove(self, ids)
 
@@ -238,7 +238,7 @@ class Trainer(Run):
         What their batches have said stands until their next visit, so `run` on.
 
         Args:
-            ids: of the examples, as for `remove`.
+            ids: of the examples, as for `remove`, but in an order.
             x, y: one row for each of them, in this order; what is not given stays, so `replace(ids, y=labels)` mends
                 labels.
         """

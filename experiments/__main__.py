@@ -22,7 +22,7 @@ RESULTS, QUICK_RESULTS = ROOT / "results", ROOT / "outputs" / "quick"  # only th
 
 def main(argv: Sequence[str]) -> int:
     """Run, draw, list or report; returns the exit status."""
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help", "--list", "list"):
         print("experiments, to be run with `bayesmp experiment NAME` (--help shows the options of each):")
         for name in PLACES:
             print(f"  {name:<14}{find(name).title}")

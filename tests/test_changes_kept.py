@@ -1,5 +1,6 @@
 """Runs whose data changed: their files, bad input, and the same on a GPU."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -148,6 +149,29 @@ def test_nothing_changes_where_there_is_no_room(monkeypatch, act):
     act(trainer)
     trainer.run(1)
     assert trainer.check_invariant() < 1e-12
+
+
+@pytest.mark.parametrize(
+    "form",
+    [set, frozenset, tuple, iter, lambda ids: dict.fromkeys(ids).keys(), np.array, torch.tensor, "range", "index"],
+    ids=str,
+)
+def test_ids_come_in_any_form(labelled, form):
+    """Influence of the same examples, in the order of the ids; nothing is changed."""
+    if form == "index":
+        form = pytest.importorskip("pandas").Index
+    ids = [3, 4, 5]
+    given = range(3, 6) if form == "range" else form(ids)
+    found, expected = labelled.influence(given), labelled.influence(ids)
+    assert found.ids.tolist() == ids and torch.equal(found.loo_nll, expected.loo_nll)
+
+
+def test_a_set_of_ids_is_removed_but_not_replaced():
+    trainer = regression_run()
+    with pytest.raises(ValueError, match="has no order that rows of x and y could follow; pass a list"):
+        trainer.replace({7, 5}, X[:2], Y[:2])
+    trainer.remove({7, 5})
+    assert trainer.ids.tolist() == [k for k in range(40) if k not in (5, 7)]
 
 
 def test_nothing_to_remove_is_no_error(labelled):
