@@ -159,6 +159,8 @@ class Network(Structure[P]):
         if dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         device = self.device if device is None else torch.device(device)
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"cannot move to {str(device)!r}: networks live on 'cpu' or 'cuda'")
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(
                 f"cannot move to {str(device)!r}: PyTorch sees no CUDA device here (torch.cuda.is_available() is "
@@ -182,6 +184,14 @@ class Network(Structure[P]):
     def cpu(self) -> Network[P]:
         """`to("cpu")`."""
         return self.to("cpu")
+
+    def float(self) -> Network[P]:
+        """`to(torch.float32)`."""
+        return self.to(torch.float32)
+
+    def double(self) -> Network[P]:
+        """`to(torch.float64)`."""
+        return self.to(torch.float64)
 
     def reset(self) -> None:
         """Forget all data but those of the past: the marginal becomes the prior again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from torch import Tensor
 
@@ -19,6 +19,20 @@ from bayesmp.shapes import find_input_shape, shapes_along
 
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
+
+
+ELSEWHERE = {  # what people who know PyTorch look for here
+    "fit": "train it with bayesmp.fit(net, x, y), or a bayesmp.Trainer",
+    "train": "train it with bayesmp.fit(net, x, y); there are no modes",
+    "eval": "there are no modes: net.predict(x)",
+    "forward": "net.predict(x), or net(x)",
+    "parameters": "weights are beliefs: net.marginal holds them, net.weights() layer by layer; bayesmp.to_torch(net) "
+    "makes a module",
+    "state_dict": "net.save(path) writes a file",
+    "load_state_dict": "bayesmp.load(path) reads what net.save wrote; bayesmp.from_torch takes a module's weights",
+    "predict_proba": "net.predict(x).probs; MPClassifier has predict_proba",
+    "score": "bayesmp.metrics has scores of predictions; net.diagnose(x, y) looks at all of them",
+}
 
 
 class Structure(Generic[P]):
@@ -74,6 +88,13 @@ class Structure(Generic[P]):
     def pack_tensors(self, tensors: Sequence[dict[str, Tensor]]) -> Tensor:
         """The flat vector of per-layer tensors."""
         return self.flat.pack(tensors)
+
+    if not TYPE_CHECKING:  # type checkers say by themselves what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in ELSEWHERE:
+                return object.__getattribute__(self, name)  # raises, and says why where a property has failed
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; {ELSEWHERE[name]}")
 
     def parts(self) -> dict[str, Any]:
         """What makes the structure again, as JSON holds it."""

@@ -168,29 +168,39 @@ class Trainer(Run):
 
     @torch.inference_mode()
     def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int) -> str:
-        """Train, and say why it ended."""
+        """Train, and say why it ended; so does the bar, which tells at every refresh whether training is at rest."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
         n_products = self._products_per_batch()
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             last = self.n_epochs + n_epochs
+            rest = ""
             for epoch in range(self.n_epochs + 1, last + 1):
-                bar.set_description(f"epoch {epoch}")
+                bar.set_description(f"epoch {epoch}{rest}")
                 with few_threads(self.network.device, n_products=n_products):
                     self._run_epoch(epoch, bar)
                 if self._has_gradients and refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at):
                     self._refresh_in_training(epoch)
+                    rest = f", {AT_REST}" if self._at_rest() else f", {NOT_AT_REST} yet"
                 shown = dict(self.history[-1].metrics)
                 if "nll" in self.history[-1].loo:
                     shown["leave-one-out nll"] = self.history[-1].loo["nll"]
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
                 if is_auto and self._refreshed_at == epoch and self._at_rest():
-                    return f"{AT_REST} after {epoch} epochs"
+                    break
                 if self.checkpoints is not None and self.checkpoints.is_due(epoch) and epoch < last:
                     self.checkpoints.write(epoch, self.save, stacklevel=stacklevel)
+            stopped = self._why(is_auto=is_auto, n_asked=n_asked)
+            bar.set_description(stopped)
+        return stopped
+
+    def _why(self, *, is_auto: bool, n_asked: int) -> str:
+        """Why a run ended that nobody interrupted."""
         if not is_auto:
             rest = "" if not self._has_gradients else f"; {AT_REST}" if self._at_rest() else f"; {NOT_AT_REST} yet"
             return f"ran the {n_asked} epochs asked for{rest}"
+        if self._refreshed_at == self.n_epochs and self._at_rest():
+            return f"{AT_REST} after {self.n_epochs} epochs"
         return f"{NOT_AT_REST} after {self.n_epochs} epochs, the limit"
 
     def _at_rest(self) -> bool:

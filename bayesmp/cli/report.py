@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bayesmp import plots
+from bayesmp import plots, tables
 from bayesmp.cli.errors import note
 from bayesmp.heads import RegressionPrediction
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 def load_model(path: Path) -> TableModel:
     """The model of a file."""
+    if path.suffix.lower() in tables.ENDINGS:
+        raise tables.TableError(f"{str(path)!r} is a table; the model comes first, then the table")
     from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
 
     return TableModel.load(path)

@@ -6,12 +6,13 @@ is needed: `pip install bayesmp[tables]`.
 """
 
 from bayesmp.tables.encoder import Column, Encoded, TableEncoder
-from bayesmp.tables.files import check_column, check_ending, read_table, write_table
+from bayesmp.tables.files import ENDINGS, check_column, check_ending, read_table, write_table
 from bayesmp.tables.target import Target
 from bayesmp.tables.values import as_numbers, require_pandas
 from bayesmp.tables.words import TableError, plural
 
 __all__ = [
+    "ENDINGS",
     "Column",
     "Encoded",
     "TableEncoder",
