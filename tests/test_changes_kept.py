@@ -154,7 +154,7 @@ def test_nothing_changes_where_there_is_no_room(monkeypatch, act):
 @pytest.mark.parametrize(
     "form",
     [set, frozenset, tuple, iter, lambda ids: dict.fromkeys(ids).keys(), np.array, torch.tensor, "range", "index"],
-    ids=str,
+    ids=["set", "frozenset", "tuple", "iterator", "keys", "array", "tensor", "range", "index"],
 )
 def test_ids_come_in_any_form(labelled, form):
     """Influence of the same examples, in the order of the ids; nothing is changed."""
