@@ -147,11 +147,16 @@ def test_an_interrupt_waits_though_another_thread_gets_it():
     other = threading.Thread(target=done.wait)  # does not block the signal
     other.start()
     steps = []
-    try:
-        with pytest.raises(KeyboardInterrupt), many._interrupts_wait():
+
+    def start():
+        with many._interrupts_wait():
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.2)
             steps.append("started")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
         assert steps == ["started"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         done.set()
