@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
+import torch
 from torch import Tensor
 
 from bayesmp import persistence
@@ -48,7 +49,7 @@ class Structure(Generic[P]):
     """
 
     def __init__(self, layers: Sequence[Layer], head: Head[P], *, input_shape: Sequence[int] | None = None) -> None:
-        self.layers = list(layers)
+        self.layers = _check_layers(layers)
         _check_parts(self.layers, head)
         self.head = head
         self._asks_data = input_shape is None  # for the size of images, where layers fit several
@@ -114,10 +115,23 @@ class Structure(Generic[P]):
         return found
 
 
+def _check_layers(layers: Any) -> list[Layer]:
+    """A list of layers, or an error that says what to do with what came instead."""
+    if isinstance(layers, (Layer, torch.nn.Module)) or not isinstance(layers, Iterable):
+        remedy = "bayesmp.from_torch takes modules" if isinstance(layers, torch.nn.Module) else "write [layer]"
+        raise ValueError(f"layers must be a list of layers such as [Linear(2, 3)], got {layers!r}; {remedy}")
+    found = list(layers)
+    for index, layer in enumerate(found):
+        if isinstance(layer, Layer):
+            continue
+        is_class = isinstance(layer, type) and issubclass(layer, Layer)
+        hint = "; bayesmp.from_torch takes modules" if isinstance(layer, torch.nn.Module) else ""
+        hint = f"; write {layer.__name__}(...)" if is_class else hint
+        raise ValueError(f"layer {index} must be a bayesmp layer such as Linear(2, 3), got {layer!r}{hint}")
+    return found
+
+
 def _check_parts(layers: list[Layer], head: Head) -> None:
-    for index, layer in enumerate(layers):
-        if not isinstance(layer, Layer):
-            raise ValueError(f"layer {index} must be a bayesmp layer such as Linear(2, 3), got {layer!r}")
     if not any(layer.weight_shapes() for layer in layers):
         raise ValueError("a network needs at least one layer with weights (Linear or Conv2d)")
     if not isinstance(head, Head):

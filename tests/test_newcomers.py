@@ -210,6 +210,21 @@ def test_what_is_found_elsewhere_says_where(name, words):
     assert not hasattr(network, name)
 
 
+@pytest.mark.parametrize(
+    "layers, words",
+    [
+        (bmp.Linear(2, 3), r"a list of layers .* got Linear\(2, 3\); write \[layer\]"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 3)), r"(?s)a list of layers .*; bayesmp\.from_torch takes modules"),
+        ([torch.nn.Linear(2, 3)], r"layer 0 must be a bayesmp layer .*; bayesmp\.from_torch takes modules"),
+        ([bmp.Linear(2, 3), bmp.ReLU], r"layer 1 must be .*; write ReLU\(\.\.\.\)"),
+        (3, "a list of layers .* got 3"),
+    ],
+)
+def test_what_is_no_list_of_layers_comes_with_the_remedy(layers, words):
+    with pytest.raises(ValueError, match=words):
+        bmp.Network(layers, bmp.Argmax())
+
+
 def test_a_property_that_fails_says_why_itself(monkeypatch):
     """Not that it does not exist, though Python asks __getattr__ then."""
     network = mlp([2, 4, 3], bmp.Argmax())
