@@ -9,6 +9,7 @@ is prior x sites after each of these, and no stored message of another batch is 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Set
 from typing import Any
 
 import torch
@@ -87,6 +88,8 @@ def remove(run: Run, ids: Any) -> None:
 @torch.no_grad()
 def replace(run: Run, ids: Any, x: Any, y: Any) -> None:
     """Give examples of a run new values. See Trainer.replace."""
+    if isinstance(ids, Set):
+        raise ValueError("a set of ids has no order that rows of x and y could follow; pass a list of ids")
     rows = find_rows(run, ids)
     if len(rows) == 0:
         return
@@ -113,7 +116,8 @@ def replace(run: Run, ids: Any, x: Any, y: Any) -> None:
 
 
 def find_rows(run: Run, ids: Any) -> Tensor:
-    """Where in x and y the examples with these ids are, or a ValueError; on the CPU."""
+    """Where in x and y the examples with these ids are, or a ValueError; on the CPU. Sets are taken in order."""
+    ids = sorted(ids) if isinstance(ids, Set) else list(ids) if isinstance(ids, Iterator) else ids
     found = checks.as_tensor(ids, "ids").cpu()
     if found.numel() == 0:
         return torch.zeros(0, dtype=torch.int64)

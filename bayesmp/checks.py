@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -53,7 +54,7 @@ def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Te
     if x.ndim == 1 and input_shape == (1,):
         x = x[:, None]
     if x.ndim != 1 + len(input_shape) or tuple(x.shape[1:]) != input_shape:
-        hint = "; for a single example pass x[None]" if tuple(x.shape) == input_shape else ""
+        hint = _hint(tuple(x.shape), input_shape)
         raise ValueError(f"x must have shape {expected} to fit the first layer, got {tuple(x.shape)}{hint}")
     if x.shape[0] == 0:
         raise ValueError(f"x must hold at least one example, got an empty tensor of shape {tuple(x.shape)}")
@@ -63,6 +64,19 @@ def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Te
         remedy = "impute or drop such rows" if not x[row].isfinite().all() else f"too large for {dtype}: standardise x"
         raise ValueError(f"x has NaN or infinite values, first in row {row}; {remedy}")
     return x
+
+
+def _hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What people mean who hand in inputs of this shape, if it can be told."""
+    if shape == expected:
+        return "; for a single example pass x[None]"
+    if len(expected) == 3 and expected[0] == 1 and shape[1:] == expected[1:]:
+        return "; for images without an axis of channels pass x[:, None]"
+    if len(shape) == 4 and (shape[3], *shape[1:3]) == expected:
+        return "; for images with channels last pass x.permute(0, 3, 1, 2), or x.transpose(0, 3, 1, 2) of an array"
+    if len(expected) == 1 and len(shape) > 2 and math.prod(shape[1:]) == expected[0]:
+        return "; begin with a Flatten layer, or pass x.reshape(len(x), -1)"
+    return ""
 
 
 def _is_off_scale(size: float) -> bool:

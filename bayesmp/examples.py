@@ -14,17 +14,19 @@ ROWS_AT_ONCE = 1024  # examples of a Dataset that are read at a time
 
 
 def as_arrays(x: Any, y: Any) -> tuple[Any, Any]:
-    """Inputs and targets; from a torch Dataset or DataLoader given as x, all that it holds.
+    """Inputs and targets; given as one, the parts of a tuple, or all that a torch Dataset or DataLoader holds.
 
     Batches of a run have fixed members, so a loader's own batches, order and shuffling are not used.
     """
     loader = x if isinstance(x, DataLoader) else None
     dataset = x.dataset if isinstance(x, DataLoader) else x
     if not isinstance(dataset, Dataset):
+        if y is None and isinstance(x, tuple) and len(x) == 2:
+            return x
         if y is None:
             raise ValueError(
-                f"y is missing: pass targets beside x, or a torch Dataset of pairs (x, y) in place of x; got x of type "
-                f"{type(x).__name__}"
+                "y is missing: pass targets beside x; or in place of x a tuple (x, y) or a torch Dataset of pairs; "
+                f"got x of type {type(x).__name__}"
             )
         return x, y
     if y is not None:

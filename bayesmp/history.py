@@ -16,18 +16,32 @@ from bayesmp.schedules.base import VisitInfo
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch: how far it went, what it rejected, how well the batches were predicted before each visit."""
+    """One epoch: how far it went, what it rejected, how well the batches were predicted before each visit.
+
+    Whether training has come to rest is said by `history.stopped` and by the bar, not by any of these alone.
+
+    Attributes:
+        epoch: counted from 1.
+        steps: mean share of the proposed change that was taken, per layer with weights; near 1 is calm.
+        n_rejected: messages of which only the slope was used, because they had no positive precision.
+        rejected_share: of all messages on the network's edges; .05 to .3 are usual, and no sign of anything wrong.
+        max_change: largest change of a weight's mean in one visit, in posterior std. It jumps now and then in healthy
+            runs; `loo["moved"]`, over all weights, tells more.
+        metrics: means over the training data, each batch predicted just before its visit.
+        seconds: with the refresh of the belief, if there was one.
+        loo: where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of
+            examples with a leverage that was cut; "moved", how far means went since the refresh before (root mean
+            square, posterior std).
+    """
 
     epoch: int
-    steps: tuple[float, ...]  # mean share of the proposed change taken, per layer with weights; near 1 is calm
-    n_rejected: int  # messages of which only the slope was used (no positive precision): 5 to 30 % are usual
-    rejected_share: float  # of all messages on the network's edges
-    max_change: float  # largest change of a weight's mean in one visit, in posterior std; `loo["moved"]` tells more
-    metrics: dict[str, float]  # means over the training data, each batch predicted just before its visit
-    seconds: float  # with the refresh of the belief, if there was one
+    steps: tuple[float, ...]
+    n_rejected: int
+    rejected_share: float
+    max_change: float
+    metrics: dict[str, float]
+    seconds: float
     loo: dict[str, float] = field(default_factory=dict)
-    """Where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of examples with
-    a leverage that was cut; "moved", how far means went since the refresh before (root mean square, posterior std)."""
 
 
 @dataclass(frozen=True)

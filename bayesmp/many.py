@@ -22,13 +22,14 @@ from tqdm.auto import tqdm
 
 from bayesmp import checks
 from bayesmp.history import History
+from bayesmp.learned import Learned
 from bayesmp.network import Network
 from bayesmp.trainer import fit
 
 QUEUED = 2  # tasks per worker that are packed ahead of time
 
 Task = tuple[Network, Any, Any, dict[str, Any]]
-Trained = tuple[History, dict[str, Any], list[str]]  # with what the network has learned, and warnings
+Trained = tuple[History, Learned, list[str]]  # with what the network has learned, and warnings
 
 
 def fit_many(
@@ -197,15 +198,28 @@ def _unpack(future: Future[bytes]) -> Trained:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Ctrl-C is heard afterwards, and never by processes that are started meanwhile: the parent ends its workers."""
+    """Ctrl-C is heard afterwards, and never by processes that are started meanwhile: the parent ends its workers.
+
+    Blocking it is for those processes, which inherit that. For the parent it is not enough, because the signal may come
+    to another of its threads, and Python then interrupts the main one all the same.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    heard: list[tuple[Any, ...]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    is_kept = callable(handler) and threading.current_thread() is threading.main_thread()
+    if is_kept:
+        signal.signal(signal.SIGINT, lambda *told: heard.append(told))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_kept:
+            signal.signal(signal.SIGINT, handler)
+    if heard and callable(handler):
+        handler(*heard[0])
 
 
 def _begin_work() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesmp import persistence
 from bayesmp.history import Change, History
-from bayesmp.network import LEARNED
+from bayesmp.learned import LEARNED
 from bayesmp.trainer import Trainer
 
 MERGED = "merged"  # what the history says until the first epoch

@@ -12,8 +12,10 @@ from bayesmp import persistence
 from bayesmp.belief import Belief
 from bayesmp.belief import from_state as belief_from_state
 from bayesmp.gaussian import Gaussian
-from bayesmp.network import HEADS, LAYERS, LEARNED, Network
+from bayesmp.learned import LEARNED, Learned
+from bayesmp.network import Network
 from bayesmp.regime import Regime
+from bayesmp.structure import HEADS, LAYERS
 
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
 PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
@@ -63,10 +65,10 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     network.to(getattr(torch, found["dtype"]))
     for name in FIXED_TENSORS:
         file.fill(network.state()[name], name)
-    exact, start = network._exact_prior, network.start
+    exact, start = network.exact_prior, network.start
     network.prior, network.start = exact, start
     if found.get("past") is not None:
-        network._remember(_past_from_file(network, file))
+        network.remember(_past_from_file(network, file))
     learn_from_file(network, file)
     means, variances = network.unpack(exact.mean), network.unpack(exact.var)
     for k, part in enumerate(found["layers"]):
@@ -81,26 +83,26 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     for name in LEARNED_TENSORS:
         file.fill(network.state()[name], name)
     network.belief = None if found["belief"] is None else _belief_from_file(network, file, "belief.", found["belief"])
-    if network._yesterday is not None and found["past"]["is_all"]:
-        network.belief = network._yesterday["belief"]
+    if network.yesterday is not None and found["past"]["is_all"]:
+        network.belief = network.yesterday.learned.belief
     network.regime = Regime(**found["regime"])
     network.flat_targets = found.get("flat_targets", False)
     network.renew_past()
 
 
-def _past_from_file(network: Network, file: persistence.SavedFile) -> dict[str, Any]:
+def _past_from_file(network: Network, file: persistence.SavedFile) -> Learned:
     """What the network in an open file had learned of the past."""
     found = file.header["network"]["past"]
     tensors = {name: file.tensor(f"past.{name}").clone() for name in PAST_TENSORS}
-    return {
-        "marginal": Gaussian(tensors["marginal.tau"], tensors["marginal.rho"]),
-        "head_log_weights": tensors["head_log_weights"],
-        "sum_share": tensors["sum_share"],
-        "regime": Regime(**found["regime"]),
-        "belief": _belief_from_file(network, file, "past.belief.", found["belief"]),
-        "flat_targets": found["flat_targets"],
-        "told": None,
-    }
+    return Learned(
+        marginal=Gaussian(tensors["marginal.tau"], tensors["marginal.rho"]),
+        head_log_weights=tensors["head_log_weights"],
+        sum_share=tensors["sum_share"],
+        regime=Regime(**found["regime"]),
+        belief=_belief_from_file(network, file, "past.belief.", found["belief"]),
+        flat_targets=found["flat_targets"],
+        told=None,
+    )
 
 
 def _belief_from_file(

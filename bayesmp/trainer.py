@@ -101,14 +101,14 @@ class Trainer(Run):
         """What looks wrong with the run and its network (`Network.diagnose`), the shares of batches included.
 
         Args:
-            x, y: rows that it was not trained on; without them the training data are looked at, and nothing is said
-                about calibration.
+            x, y: rows that it was not trained on, or a torch Dataset of them as x; without them the training data are
+                looked at, and nothing is said about calibration.
         """
         if self.network.run is None or self.network.run() is not self:
             raise ValueError("another Trainer has taken this network over; diagnose that one, or run() this one again")
-        if (x is None) != (y is None):
+        if x is None and y is not None:
             raise ValueError("give both x and y, or neither for the training data")
-        return self.network.diagnose(self.x if x is None else x, self.y if y is None else y)
+        return self.network.diagnose(self.x, self.y) if x is None else self.network.diagnose(x, y)
 
     def _train(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
         """`run`; a warning points at the caller this many frames up."""
@@ -168,29 +168,39 @@ class Trainer(Run):
 
     @torch.inference_mode()
     def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int) -> str:
-        """Train, and say why it ended."""
+        """Train, and say why it ended; so does the bar, which tells at every refresh whether training is at rest."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
         n_products = self._products_per_batch()
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             last = self.n_epochs + n_epochs
+            rest = ""
             for epoch in range(self.n_epochs + 1, last + 1):
-                bar.set_description(f"epoch {epoch}")
+                bar.set_description(f"epoch {epoch}{rest}")
                 with few_threads(self.network.device, n_products=n_products):
                     self._run_epoch(epoch, bar)
                 if self._has_gradients and refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at):
                     self._refresh_in_training(epoch)
+                    rest = f", {AT_REST}" if self._at_rest() else f", {NOT_AT_REST} yet"
                 shown = dict(self.history[-1].metrics)
                 if "nll" in self.history[-1].loo:
                     shown["leave-one-out nll"] = self.history[-1].loo["nll"]
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
                 if is_auto and self._refreshed_at == epoch and self._at_rest():
-                    return f"{AT_REST} after {epoch} epochs"
+                    break
                 if self.checkpoints is not None and self.checkpoints.is_due(epoch) and epoch < last:
                     self.checkpoints.write(epoch, self.save, stacklevel=stacklevel)
+            stopped = self._why(is_auto=is_auto, n_asked=n_asked)
+            bar.set_description(stopped)
+        return stopped
+
+    def _why(self, *, is_auto: bool, n_asked: int) -> str:
+        """Why a run ended that nobody interrupted."""
         if not is_auto:
             rest = "" if not self._has_gradients else f"; {AT_REST}" if self._at_rest() else f"; {NOT_AT_REST} yet"
             return f"ran the {n_asked} epochs asked for{rest}"
+        if self._refreshed_at == self.n_epochs and self._at_rest():
+            return f"{AT_REST} after {self.n_epochs} epochs"
         return f"{NOT_AT_REST} after {self.n_epochs} epochs, the limit"
 
     def _at_rest(self) -> bool:
@@ -228,7 +238,7 @@ class Trainer(Run):
         any time: the joint belief is made anew, without these examples, when it is next needed.
 
         Args:
-            ids: of the examples; a number, or a list, array or tensor of them. Removing all of them is an error.
+            ids: of the examples; a number, or a list, set, array or tensor of them. Removing all of them is an error.
         """
         changes.remove(self, ids)
 
@@ -238,7 +248,7 @@ class Trainer(Run):
         What their batches have said stands until their next visit, so `run` on.
 
         Args:
-            ids: of the examples, as for `remove`.
+            ids: of the examples, as for `remove`, but in an order.
             x, y: one row for each of them, in this order; what is not given stays, so `replace(ids, y=labels)` mends
                 labels.
         """

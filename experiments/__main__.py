@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ RESULTS, QUICK_RESULTS = ROOT / "results", ROOT / "outputs" / "quick"  # only th
 
 def main(argv: Sequence[str]) -> int:
     """Run, draw, list or report; returns the exit status."""
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help", "--list", "list"):
         print("experiments, to be run with `bayesmp experiment NAME` (--help shows the options of each):")
         for name in PLACES:
             print(f"  {name:<14}{find(name).title}")
@@ -151,4 +152,8 @@ def _report(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BrokenPipeError:  # of `bayesmp experiment | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

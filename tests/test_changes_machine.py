@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import bayesmp as bmp
+from tests.changed_runs import assert_holds
 from tests.helpers import mlp
-from tests.test_changes import assert_holds
 from tests.test_persistence import assert_same_run
 
 SIZES = st.integers(1, 9)

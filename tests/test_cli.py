@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import bayesmp
 from bayesmp import cli, demo
+from bayesmp.cli import showing
 
 pytest.importorskip("matplotlib")
 
@@ -68,7 +69,7 @@ def echo(tmp_path, monkeypatch):
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(f"import sys\nopen({str(got)!r}, 'w').write(str(sys.argv[1:]))\nsys.exit(3)")
-    monkeypatch.setattr(cli, "EXPERIMENTS", package)
+    monkeypatch.setattr(showing, "EXPERIMENTS", package)
     return got
 
 
@@ -94,7 +95,7 @@ def test_experiments_are_those_of_the_package_not_of_the_folder_one_is_in(call, 
 
 
 def test_without_a_checkout_experiment_explains_what_it_needs(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(showing, "EXPERIMENTS", tmp_path)
     result = call("experiment", "uci")
     assert result.exit_code == 1
     assert "part of the repository" in result.output

@@ -363,6 +363,8 @@ def test_files_that_are_no_models_of_tables(made, call, tmp_path):
     assert "holds a network that was saved from Python" in call("info", path, code=1)
     bmp.MPRegressor(epochs=1).fit(np.eye(5), np.arange(5.0)).save(path)
     assert "holds an estimator that was saved from Python" in call("evaluate", path, folder / "price.csv", code=1)
+    swapped = call("predict", folder / "price-new.csv", folder / "price.safetensors", code=1)
+    assert "is a table; the model comes first, then the table" in swapped
     assert "there is no file" in call("info", tmp_path / "none.safetensors", code=1)
 
 

@@ -386,6 +386,18 @@ def test_large_data_are_looked_at_in_part(classes):
     assert classes.network.diagnose(x, y).n_rows == 6000
 
 
+def test_a_dataset_or_a_tuple_is_diagnosed_as_its_tensors(classes):
+    x, y = blobs(90)
+    expected = str(classes.network.diagnose(x, y))
+    dataset = torch.utils.data.TensorDataset(x, y)
+    for given in ((x, y), dataset, torch.utils.data.DataLoader(dataset, 7)):
+        assert str(classes.network.diagnose(given)) == expected
+    assert str(classes.diagnose(dataset)) == str(classes.diagnose(x, y))
+    for holder in (classes, classes.network):
+        with pytest.raises(ValueError, match="y is missing: pass targets beside x"):
+            holder.diagnose(x)
+
+
 def test_estimators_are_diagnosed_in_the_units_of_their_tables():
     x, y = friedman(120, seed=0)
     model = bmp.MPRegressor(hidden=(8,), epochs=20, random_state=0).fit(1000 * x, 50 * y + 700)

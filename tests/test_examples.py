@@ -31,7 +31,9 @@ def trained(*data, **options) -> bmp.Network:
     return network
 
 
-@pytest.mark.parametrize("wrap", [TensorDataset, Pairs, lambda x, y: DataLoader(Pairs(x, y), 7, shuffle=True)])
+@pytest.mark.parametrize(
+    "wrap", [TensorDataset, Pairs, lambda x, y: (x, y), lambda x, y: DataLoader(Pairs(x, y), 7, shuffle=True)]
+)
 def test_a_dataset_gives_what_its_tensors_give(wrap):
     """Whatever batches or order a loader has: those of a run are its own."""
     x, y = blobs(60)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp import many
 from bayesmp.many import fit_many
 from tests.helpers import linear_data, mlp
 
@@ -134,6 +136,32 @@ def test_an_interrupt_ends_the_workers(tmp_path, seconds):
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert out == "interrupted 0\n" and "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+def test_an_interrupt_waits_though_another_thread_gets_it():
+    """Python then raised in the main thread, in the middle of starting a worker."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("only the main thread is interrupted")
+    before, done = signal.signal(signal.SIGINT, signal.default_int_handler), threading.Event()
+    other = threading.Thread(target=done.wait)  # does not block the signal
+    other.start()
+    steps = []
+
+    def start():
+        with many._interrupts_wait():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            steps.append("started")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert steps == ["started"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        done.set()
+        other.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):

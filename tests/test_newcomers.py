@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -142,6 +143,14 @@ def test_labels_of_any_kind_of_whole_number(convert):
     assert torch.equal(found.marginal.tau, expected.marginal.tau)
 
 
+def test_labels_that_are_text_say_how_to_number_them():
+    x, y = blobs(40)
+    words = np.array(["cat", "dog", "cow"])[y]
+    for labels in (words, words.tolist(), words.astype(object)):
+        with pytest.raises(ValueError, match=r"from 0 on, got text or objects; .*return_inverse=True.* numbers them"):
+            bmp.fit(mlp([2, 4, 3], bmp.Argmax()), x, labels, epochs=1, progress=False)
+
+
 def test_labels_that_are_true_or_false():
     x, y = blobs(40)
     bmp.fit(mlp([2, 4, 2], bmp.Argmax()), x, y == 1, epochs=1, progress=False)
@@ -169,6 +178,79 @@ def test_a_gpu_that_is_not_there_is_said_in_one_sentence(move):
         move(mlp([2, 4, 3], bmp.Argmax()))
     network = mlp([2, 4, 3], bmp.Argmax())
     assert network.cpu() is network
+
+
+@pytest.mark.parametrize("device", ["mps", "meta"])
+def test_other_devices_are_refused_in_one_sentence(device):
+    with pytest.raises(ValueError, match=f"cannot move to '{device}': networks live on 'cpu' or 'cuda'"):
+        mlp([2, 4, 3], bmp.Argmax()).to(device)
+
+
+def test_precision_is_changed_as_in_pytorch(regression):
+    network, x, _ = regression
+    again = copy.deepcopy(network).double()
+    assert again.dtype == torch.float64 and again.float() is again and again.dtype == torch.float32
+    torch.testing.assert_close(again.predict(x).std, network.predict(x).std)
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("fit", r"bayesmp\.fit\(net, x, y\)"),
+        ("eval", r"no modes: net\.predict"),
+        ("parameters", r"net\.marginal holds them"),
+        ("state_dict", r"net\.save\(path\)"),
+        ("predict_proba", r"net\.predict\(x\)\.probs"),
+    ],
+)
+def test_what_is_found_elsewhere_says_where(name, words):
+    network = mlp([2, 4, 3], bmp.Argmax())
+    with pytest.raises(AttributeError, match=f"'Network' object has no attribute '{name}'; .*{words}"):
+        getattr(network, name)
+    assert not hasattr(network, name)
+
+
+@pytest.mark.parametrize(
+    "layers, words",
+    [
+        (bmp.Linear(2, 3), r"a list of layers .* got Linear\(2, 3\); write \[layer\]"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 3)), r"(?s)a list of layers .*; bayesmp\.from_torch takes modules"),
+        ([torch.nn.Linear(2, 3)], r"layer 0 must be a bayesmp layer .*; bayesmp\.from_torch takes modules"),
+        ([bmp.Linear(2, 3), bmp.ReLU], r"layer 1 must be .*; write ReLU\(\.\.\.\)"),
+        (3, "a list of layers .* got 3"),
+    ],
+)
+def test_what_is_no_list_of_layers_comes_with_the_remedy(layers, words):
+    with pytest.raises(ValueError, match=words):
+        bmp.Network(layers, bmp.Argmax())
+
+
+def test_a_property_that_fails_says_why_itself(monkeypatch):
+    """Not that it does not exist, though Python asks __getattr__ then."""
+    network = mlp([2, 4, 3], bmp.Argmax())
+    monkeypatch.setattr(type(network), "has_belief", property(lambda self: self.wrong_name))
+    with pytest.raises(AttributeError, match="no attribute 'wrong_name'"):
+        _ = network.has_belief
+
+
+@pytest.mark.parametrize(
+    "shape, words",
+    [
+        ((5, 8, 8), r"pass x\[:, None\]"),
+        ((5, 8, 8, 1), r"channels last pass x\.permute\(0, 3, 1, 2\)"),
+        ((1, 8, 8), r"a single example pass x\[None\]"),
+        ((5, 3, 8, 8), r"got \(5, 3, 8, 8\)$"),
+    ],
+)
+def test_images_of_another_layout_come_with_the_remedy(shape, words):
+    network = bmp.Network([bmp.Conv2d(1, 2, 3), bmp.Flatten(), bmp.Linear(72, 2)], bmp.Argmax())
+    with pytest.raises(ValueError, match=words):
+        network.predict(torch.zeros(shape))
+
+
+def test_images_for_a_dense_network_come_with_the_remedy():
+    with pytest.raises(ValueError, match=r"begin with a Flatten layer, or pass x\.reshape\(len\(x\), -1\)"):
+        mlp([64, 4, 3], bmp.Argmax()).predict(torch.zeros(5, 1, 8, 8))
 
 
 @pytest.mark.parametrize("size", [27, 28])
@@ -225,9 +307,29 @@ def test_a_trainer_says_what_it_is():
     assert "20 examples in 4 batches, 1 epochs run, batch_size=5)" in repr(trainer)
 
 
-def test_the_bar_and_the_history_say_whether_it_has_come_to_rest():
+def test_the_bar_and_the_history_say_whether_it_has_come_to_rest(capsys):
     x, y = linear_data(40)
     trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.1)), x, y, batch_size=10)
-    assert trainer.run(2, progress=False).stopped == "ran the 2 epochs asked for; not at rest yet"
-    assert trainer.run("auto", progress=False).stopped.startswith("at rest after")
+    assert trainer.run(2, progress=True).stopped == "ran the 2 epochs asked for; not at rest yet"
+    bar = capsys.readouterr().err
+    assert "epoch 2, not at rest yet: " in bar and "ran the 2 epochs asked for; not at rest yet: 100%" in bar
+    assert trainer.run("auto", progress=True).stopped.startswith("at rest after")
+    assert f"at rest after {len(trainer.history)} epochs: " in capsys.readouterr().err.split("\r")[-1]
     assert trainer.run(1, progress=False).stopped == "ran the 1 epochs asked for; at rest"
+
+
+def test_a_run_says_that_another_took_its_network_over_and_goes_back():
+    """Once the second silently reset it, and the first went on with what was not its own."""
+    x, y = linear_data(40)
+    network = mlp([3, 4, 1], bmp.Regression(0.1))
+    first = bmp.Trainer(network, x, y)
+    first.run(3, progress=False)
+    expected = network.marginal.mean.clone()
+    with pytest.warns(UserWarning, match="reset"):
+        bmp.Trainer(network, x[:20], y[:20]).run(1, progress=False)
+    assert not torch.equal(network.marginal.mean, expected)
+    with pytest.warns(UserWarning, match="another Trainer has taken this network over"):
+        first.run(1, progress=False)
+    again = mlp([3, 4, 1], bmp.Regression(0.1))
+    bmp.fit(again, x, y, epochs=4, progress=False)
+    torch.testing.assert_close(network.marginal.mean, again.marginal.mean)

@@ -39,7 +39,7 @@ def closed_form(network, x, y):
 def dense_precision(network):
     """(w, w), flat as the weights are: the curvature K of the past, column by column."""
     eye = torch.eye(network.n_weights, dtype=torch.float64)
-    return torch.stack([network._past_pull(column) for column in eye], 1)
+    return torch.stack([network.yesterday.pull(column) for column in eye], 1)
 
 
 # --- linear networks: exact ------------------------------------------------------------------------------------------
@@ -102,17 +102,17 @@ def test_prior_and_past_are_the_precision_of_the_belief(n, form):
     torch.testing.assert_close(precision, precision.T, rtol=1e-6, atol=1e-6)
     gradients = today.gradients(x[:7])[1]
     rows = torch.cat([part.flat()[0] for part in gradients], 1)
-    order = today._from_matrices([torch.zeros_like(part) for part in today.layout.prior_vars])
+    order = today.flat.from_matrices([torch.zeros_like(part) for part in today.layout.prior_vars])
     flat = []
     for row in rows:
         parts = row.split([part.numel() for part in today.layout.prior_vars])
         shaped = [part.view_as(var) for part, var in zip(parts, today.layout.prior_vars, strict=True)]
-        flat.append(today._from_matrices(shaped))
+        flat.append(today.flat.from_matrices(shaped))
     assert order.shape == flat[0].shape
     jacobian = torch.stack(flat)
     expected = (jacobian @ torch.linalg.inv(precision) * jacobian).sum(1)
     torch.testing.assert_close(yesterday.predict(x[:7]).epistemic_var[:, 0], expected, rtol=1e-6, atol=0.0)
-    assert float(today._past_rho.sum()) == pytest.approx(float(dense_precision(today).trace()), rel=1e-6)
+    assert float(today.yesterday.rho.sum()) == pytest.approx(float(dense_precision(today).trace()), rel=1e-6)
 
 
 def test_the_pull_is_the_slope_of_yesterdays_outputs():
@@ -121,7 +121,7 @@ def test_the_pull_is_the_slope_of_yesterdays_outputs():
     yesterday = trained(mlp([3, 20, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64), x, y, epochs=20)
     today = yesterday.as_prior()
     assert torch.equal(today.past.points.x, x)
-    target = today._past_outputs.clone()
+    target = today.yesterday.outputs.clone()
     generator = torch.Generator().manual_seed(0)
     mean = today.marginal.mean + 0.2 * torch.randn(today.n_weights, generator=generator, dtype=torch.float64)
     today.marginal = Gaussian.from_moments(mean, torch.full_like(mean, 1e-12))

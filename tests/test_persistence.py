@@ -14,8 +14,8 @@ import bayesmp as bmp
 from bayesmp import persistence
 from bayesmp.gaussian import Gaussian
 from bayesmp.heads import Argmax, Regression, Softmax
-from bayesmp.network import HEADS
-from bayesmp.network import LAYERS as LAYER_TYPES
+from bayesmp.structure import HEADS
+from bayesmp.structure import LAYERS as LAYER_TYPES
 from tests.helpers import blobs, linear_data, mlp, snapshot
 from tests.layers.test_contract import LAYERS
 

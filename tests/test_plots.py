@@ -238,6 +238,19 @@ def test_calibration_takes_what_users_hold():
     np.testing.assert_array_equal(*shown)
 
 
+def test_a_list_of_two_is_means_and_stds_unless_it_is_two_rows_of_probabilities():
+    prediction, y = calibrated(50)
+    pair = [prediction.mean.tolist(), prediction.std.tolist()]
+    expected = plots.calibration_curve(prediction, y).lines[-1].get_ydata()
+    for given in (pair, [prediction.mean, prediction.std], [prediction.mean[:, None], prediction.std[:, None]]):
+        np.testing.assert_array_equal(plots.calibration_curve(given, y.tolist()).lines[-1].get_ydata(), expected)
+    rows = [[0.2, 0.8], [0.4, 0.6]]
+    assert plots.calibration_curve(rows, [0, 1]).get_xlabel() == "confidence"
+    assert plots.calibration_curve([[0.0, 1.0], [1.0, 1.0]], [0.0, 1.0]).get_xlabel() == "promised share"
+    with pytest.raises(ValueError, match=r"one shape, got \(50,\) and \(49,\)"):
+        plots.calibration_curve([prediction.mean, prediction.std[1:]], y)
+
+
 def test_calibration_refuses_what_it_cannot_draw():
     prediction, y = calibrated(50)
     with pytest.raises(ValueError, match="one target per prediction: expected 50, got 7"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bayesmp import checks
+from bayesmp import checks, examples
 from bayesmp.diagnosis import data, layers, predictions, runs
 from bayesmp.diagnosis.findings import PROBLEM, Diagnosis, Finding
 from bayesmp.diagnosis.told import Told
@@ -14,15 +14,16 @@ from bayesmp.diagnosis.told import Told
 MOST_ROWS = 5000  # of the data given that are predicted
 
 
-def diagnose(network: Any, x: Any, y: Any, *, trainer: Any = None) -> Diagnosis:
+def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Diagnosis:
     """What looks wrong with a trained network, judged on rows that it was not trained on.
 
     Args:
         network: trained.
-        x, y: inputs and targets as for training; of more than 5,000 rows a random part. With the training data
-            themselves nothing is said about calibration.
+        x, y: inputs and targets as for training, or a torch Dataset of both as x; of more than 5,000 rows a random
+            part. With the training data themselves nothing is said about calibration.
         trainer: of the network, if it still exists.
     """
+    x, y = examples.as_arrays(x, y)
     x = checks.check_inputs(x, network.input_shape, network.dtype)
     y = network.head.check_more_targets(y, network.n_outputs)
     checks.check_lengths(x, y)

@@ -105,7 +105,10 @@ class MPRegressor(RegressorMixin, SavedEstimator):
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, Floats]:
         x, y = self._check_table(X, y, y_numeric=True, multi_output=True, reset=is_first)
-        y = np.asarray(y, dtype=np.float64)
+        try:
+            y = np.asarray(y, dtype=np.float64)
+        except ValueError as error:
+            raise ValueError(f"{error}; MPRegressor predicts numbers, and MPClassifier labels of any type") from error
         if not is_first and y.shape[1:] != self._target_shape:
             expected = ", ".join(["n", *map(str, self._target_shape)])
             raise ValueError(f"y must have shape ({expected}) as in the calls before, got {y.shape}")

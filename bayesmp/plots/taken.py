@@ -25,7 +25,7 @@ def is_classes(prediction: Any) -> bool:
         return True
     if all(hasattr(prediction, name) for name in ("epistemic_var", "noise_var")):
         return False
-    if isinstance(prediction, tuple) and len(prediction) == 2:
+    if _is_pair(prediction):
         return False
     array = metrics.as_array(prediction)
     if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] > 1:
@@ -36,9 +36,23 @@ def is_classes(prediction: Any) -> bool:
     )
 
 
+def _is_pair(prediction: Any) -> bool:
+    """Whether this is a pair of means and stds; a list of two may also be two rows of probabilities, which sum to 1."""
+    if not isinstance(prediction, (tuple, list)) or len(prediction) != 2:
+        return False
+    if isinstance(prediction, tuple):
+        return True
+    try:
+        rows = np.stack([metrics.as_array(part) for part in prediction])
+    except ValueError:  # not of one shape
+        return True
+    is_sure = rows.ndim == 2 and rows.dtype.kind == "f" and bool((rows >= 0.0).all())
+    return rows.dtype.kind in "iuf" and not (is_sure and np.allclose(rows.sum(1), 1.0, atol=1e-3))
+
+
 def as_gaussian(prediction: Any) -> tuple[Floats, Floats]:
     """Mean and std of new targets, flat, of a RegressionPrediction or a pair."""
-    mean, std = prediction if isinstance(prediction, tuple) else (prediction.mean, prediction.std)
+    mean, std = prediction if isinstance(prediction, (tuple, list)) else (prediction.mean, prediction.std)
     mean, std = (metrics.as_array(part).astype(np.float64) for part in (mean, std))
     if mean.shape != std.shape:
         raise ValueError(f"mean and std must have one shape, got {mean.shape} and {std.shape}")

@@ -101,6 +101,13 @@ def test_wrong_options_are_refused_before_anything_is_done(squares, run, options
     assert status == 1 and words in printed and found is None and squares.calls == []
 
 
+@pytest.mark.parametrize("words", [[], ["--help"], ["--list"], ["list"]], ids=str)
+def test_experiments_are_listed(words, capsys):
+    assert command_line.main(words) == 0
+    printed = capsys.readouterr().out
+    assert all(f"  {name} " in printed for name in ("sine-depth", "uci", "truth", "report"))
+
+
 def test_unknown_experiments_are_told_all_names(run):
     status, printed, _ = run("cosine")
     assert status == 1 and "no experiment 'cosine'; there are: sine-depth, sine-width, uci" in printed

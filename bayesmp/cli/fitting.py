@@ -1,0 +1,120 @@
+"""`bayesmp fit`: a model of a table, and how good it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bayesmp import tables
+from bayesmp.cli import options as parsed
+from bayesmp.cli.errors import DEBUG, with_errors
+from bayesmp.cli.options import Task
+from bayesmp.cli.report import draw, number, tell_scores, tell_training
+from bayesmp.trainer import MAX_EPOCHS
+
+if TYPE_CHECKING:
+    from bayesmp.table_model import TableModel
+
+FEW_ROWS = 50  # of a table, below which none are held out unless asked for
+
+
+@with_errors
+def fit(
+    table: Path = typer.Argument(help="CSV (UTF-8, names in the first line) or Parquet file."),
+    target: str = typer.Option(..., help="The column to predict."),
+    out: Path = typer.Option(..., help="Where to write the model (.safetensors)."),
+    task: Task | None = typer.Option(
+        None, help="Default: texts, booleans and few different whole numbers are classes.", show_default=False
+    ),
+    drop: str = typer.Option("", help="Columns to leave out: a,b,c.", show_default=False),
+    categories: str = typer.Option(
+        "", help="Columns of numbers that are names of something, such as postal codes: a,b.", show_default=False
+    ),
+    hidden: str = typer.Option("50", help="Widths of the hidden layers: 50,50."),
+    epochs: str = typer.Option("auto", help="Passes over the data; auto: until nothing changes any more."),
+    max_epochs: int = typer.Option(MAX_EPOCHS, min=1, help="Bound for auto."),
+    seed: int = typer.Option(0, min=0, help="Draws the start, the batches and the rows held out."),
+    hold_out: float | None = typer.Option(
+        None,
+        min=0.0,
+        max=0.9,
+        help=f"Share of the rows that the report is made with; 0 for no report. Default: 0.2 from {FEW_ROWS} rows on.",
+        show_default=False,
+    ),
+    refit: bool = typer.Option(
+        True, "--refit/--no-refit", help="After the report, train the model that is saved on all rows."
+    ),
+    picture: Path | None = typer.Option(
+        None, help="Where to draw the report (.png, .pdf, .svg). Default: beside the model.", show_default=False
+    ),
+    no_progress: bool = typer.Option(False, "--no-progress", help="No progress bar."),
+    debug: bool = DEBUG,
+) -> None:
+    """Learn to predict a column of a table from the others, report how well, and save the model.
+
+    Numbers stay numbers; missing ones become the median and are marked. Texts, booleans and categories become a column
+    of 0 and 1 each; missing ones are a category. Columns that are constant or name the rows are left out, dates are
+    refused. The model file keeps all this, but not the rows.
+    """
+    from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
+    from bayesmp.table_model import hold_out as split
+
+    options: dict[str, Any] = {
+        "hidden": parsed.widths(hidden),
+        "epochs": parsed.epochs(epochs),
+        "max_epochs": max_epochs,
+        "random_state": seed,
+        "progress": sys.stderr.isatty() and not no_progress,
+        "drop": parsed.names(drop),
+        "categories": parsed.names(categories),
+        "source": table.name,
+    }
+    if out.suffix != ".safetensors":
+        raise typer.BadParameter(f"must end in .safetensors, got {str(out)!r}", param_hint="--out")
+    picture = picture or out.with_suffix(".png")
+    parsed.check_picture(picture, "--picture")
+    if target in (*parsed.names(drop), *parsed.names(categories)):
+        raise typer.BadParameter(f"{target!r} is the target", param_hint="--drop, --categories")
+    frame = tables.read_table(table)
+    tables.check_column(target, frame.columns)
+    for path in (out, picture):
+        parsed.check_writable(path)
+    what, why = tables.Target.decide(frame[target], task.value if task else None)
+    y, known = what.read(frame[target])
+    typer.echo(f"{table.name}: {tables.plural(len(frame), 'row')}, {tables.plural(frame.shape[1] - 1, 'column')}")
+    typer.echo(f"{target}: {why}; this is a {what.task}")
+    if not known.all():
+        typer.echo(f"{tables.plural(int((~known).sum()), 'row')} without a target left out")
+    columns, y = frame.drop(columns=target)[known].reset_index(drop=True), y[known]
+    encoder = tables.TableEncoder().fit(columns, drop=parsed.names(drop), categories=parsed.names(categories))
+    for note in encoder.notes:
+        typer.echo(note)
+    n_features = len(encoder.features)
+    typer.echo(
+        f"{tables.plural(len(encoder.columns), 'column')} used, as {tables.plural(n_features, 'number')} per row"
+    )
+
+    share = hold_out if hold_out is not None else 0.2 if len(y) >= FEW_ROWS else 0.0
+    kept, held = split(y, what, share, seed=seed)
+    model: TableModel | None = None
+    if len(held) > 0:
+        typer.echo(f"\ntraining on {len(kept):,} rows, {len(held):,} held out")
+        model = TableModel.fit(columns.iloc[kept].reset_index(drop=True), y[kept], what, **options)
+        tell_training(model)
+        prediction = model.predict(columns.iloc[held].reset_index(drop=True))
+        typer.echo("")
+        tell_scores(model, prediction, y[held], f"{len(held):,} held out", with_loo=True)
+        draw(model, prediction, y[held], picture)
+    else:
+        typer.echo("\nno rows are held out; the leave-one-out score, below, predicts each row without itself")
+    if model is None or refit:
+        typer.echo(f"\ntraining on all {len(y):,} rows")
+        model = TableModel.fit(columns, y, what, **options)
+        tell_training(model)
+        scores = ", ".join(f"{name} {number(name, value)}" for name, value in model.loo_scores().items())
+        typer.echo(f"leave-one-out: {scores}")
+    model.save(out)
+    typer.echo(f"model: {out}")

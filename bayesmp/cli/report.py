@@ -1,0 +1,84 @@
+"""What is said about a model of a table: how its training went, how well it predicts, and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bayesmp import plots, tables
+from bayesmp.cli.errors import note
+from bayesmp.heads import RegressionPrediction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bayesmp.table_model import TableModel, TablePrediction
+
+
+def load_model(path: Path) -> TableModel:
+    """The model of a file."""
+    if path.suffix.lower() in tables.ENDINGS:
+        raise tables.TableError(f"{str(path)!r} is a table; the model comes first, then the table")
+    from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
+
+    return TableModel.load(path)
+
+
+def tell_training(model: TableModel) -> None:
+    history = model.estimator.history_
+    typer.echo(f"{history.stopped}, {sum(history.column('seconds')):.1f} s")
+    if not model.is_at_rest:
+        remedy = "raise --max-epochs" if model.estimator.epochs == "auto" else "raise --epochs, or leave it out"
+        note(f"the leave-one-out score or the means still moved; {remedy}")
+
+
+def tell_scores(
+    model: TableModel, prediction: TablePrediction, y: NDArray[Any], title: str, *, with_loo: bool = False
+) -> None:
+    """A table of scores, and what they say about calibration."""
+    scores = {title: model.score(prediction, y)}
+    if with_loo:
+        scores["leave-one-out"] = model.loo_scores()
+    scores["class shares" if model.classes else "always the mean"] = model.score_guess(y)
+    widths = {name: max(14, len(name) + 3) for name in scores}
+    typer.echo(" " * 18 + "".join(f"{name:>{widths[name]}}" for name in scores))
+    for row in scores[title]:
+        cells = [number(row, scores[name].get(row)).rjust(widths[name]) for name in scores]
+        typer.echo(f"{row:<18}" + "".join(cells))
+    typer.echo(f"{'unlike training':<18}" + f"{100.0 * prediction.is_unlike.mean():.1f} %".rjust(widths[title]))
+    typer.echo(model.verdict(prediction, y))
+
+
+def number(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if "interval" in name:
+        return f"{100.0 * value:.1f} %"
+    return f"{value:.3f}" if name != "RMSE" else f"{value:,.0f}" if value >= 10_000 else f"{value:.4g}"
+
+
+def draw(model: TableModel, prediction: TablePrediction, y: NDArray[Any], path: Path) -> None:
+    """The picture of a report; a sentence if it cannot be drawn."""
+    try:
+        plots.require_matplotlib()
+    except ImportError as error:
+        note(f"no picture: {error}")
+        return
+    from matplotlib.figure import Figure  # not pyplot: a file needs no window
+
+    known = prediction.known
+    if isinstance(known, RegressionPrediction):
+        figure = Figure(figsize=(4.8, 4.6), layout="constrained", dpi=150)
+        ax = plots.predicted_against_true(known.mean, known.std, y, figure.subplots())
+        ax.set(xlabel=f"true {model.target.name}", ylabel=f"predicted {model.target.name}")
+    else:
+        side = min(2.6 + 0.36 * len(model.classes), 9.0)
+        figure = Figure(figsize=(4.4 + side, max(4.4, side)), layout="constrained", dpi=150)
+        left, right = figure.subplots(1, 2, width_ratios=(4.4, side))
+        plots.reliability(known.probs, model.indices(y), left)
+        plots.confusion(known.probs, model.indices(y), model.classes, right)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    typer.echo(f"picture: {path}")

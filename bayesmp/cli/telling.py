@@ -1,0 +1,76 @@
+"""`bayesmp info`: this installation, or what a model is and what it was trained on."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+import torch
+import typer
+
+import bayesmp
+from bayesmp import data, tables
+from bayesmp.cli.errors import DEBUG, with_errors
+from bayesmp.cli.report import load_model, number
+
+if TYPE_CHECKING:
+    from bayesmp.table_model import TableModel
+
+
+@with_errors
+def info(
+    model: Path | None = typer.Argument(None, help="What `bayesmp fit` wrote.", show_default=False),
+    debug: bool = DEBUG,
+) -> None:
+    """Show versions, the device and which data sets are found; or what a model is and what it was trained on."""
+    rows = _about_installation() if model is None else _about_model(load_model(model))
+    width = max(18, *(len(name) + 2 for name in rows))
+    for name, value in rows.items():
+        typer.echo(f"{name:<{width}}{value}")
+
+
+def _about_installation() -> dict[str, str]:
+    rows = {
+        "bayesmp": f"{bayesmp.__version__}, in {Path(bayesmp.__file__).parent}",
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "cpu": f"{torch.get_num_threads()} threads",
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "data folder": f"{data.data_directory()} (set BAYESMP_DATA to change it)",
+    }
+    sets = {f"  {name}": "not found" if path is None else str(path) for name, path in data.find_sets().items()}
+    return rows | sets
+
+
+def _about_model(model: TableModel) -> dict[str, str]:
+    facts, target, encoder = model.facts, model.target, model.encoder
+    network = model.estimator.network_
+    widths = [str(network.input_shape[0]), *(str(shape[0]) for shape in network.shapes[1:])]
+    widths = [width for k, width in enumerate(widths) if k == 0 or type(network.layers[k - 1]).__name__ == "Linear"]
+    rows = {
+        "made": f"{facts.made}, bayesmp {model.version}",
+        "trained on": f"{tables.plural(facts.n_rows, 'row')} of {facts.source}",
+        "target": f"{target.name} ({target.task})",
+    }
+    if model.classes:
+        shares = [f"{label} ({100.0 * share:.0f} %)" for label, share in zip(model.classes, facts.guess, strict=True)]
+        rows["classes"] = ", ".join(shares)
+    else:
+        rows["mean, std"] = f"{facts.guess[0]:.4g}, {facts.guess[1]:.4g}"
+    rows["columns"] = f"{len(encoder.columns)}, as {tables.plural(len(encoder.features), 'number')} per row"
+    for column in encoder.columns:
+        missing = ", may be missing" if column.marks_missing else ""
+        many = ", ".join(column.categories[:6]) + (", ..." if len(column.categories) > 6 else "")
+        rows[f"  {column.name}"] = f"number{missing}" if column.kind == "number" else f"category: {many}"
+    for name, why in encoder.left_out.items():
+        rows[f"  {name}"] = f"not used: {why}"
+    rows["network"] = f"{'-'.join(widths)}, {network.n_weights:,} weights"
+    rows["training"] = f"{model.estimator.history_.stopped}"
+    scores = [f"{name} {number(name, value)}" for name, value in model.loo_scores().items()]
+    rows["leave-one-out"] = ", ".join(scores)
+    if facts.noise_std is not None:
+        rows["noise"] = f"{facts.noise_std:.4g} (standard deviation)"
+    return rows

@@ -1,0 +1,224 @@
+"""The columns of a table as numbers to learn from, always in the way the training table asked for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesmp.tables.files import check_column
+from bayesmp.tables.values import MISSING, MOSTLY, Floats, as_numbers, as_texts, is_categorical
+from bayesmp.tables.words import TableError, plural, some_texts
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+DISTINCT = 0.9  # share of different texts from which a column names its rows instead of describing them
+MAX_CATEGORIES = 50  # columns that one column of texts may become; rarer texts share one more
+ROW_NAMES = {"id", "index", "row", "rowid", "row_id"}  # columns of these names that count rows are left out
+OTHER = "(other)"  # the category of rare texts
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes numbers.
+
+    Attributes:
+        name: in the table.
+        kind: "number" or "category".
+        median: stands for missing numbers.
+        marks_missing: whether a further column says where a number was missing.
+        categories: one column of 0 and 1 each; MISSING and OTHER may be among them.
+    """
+
+    name: str
+    kind: str
+    median: float = 0.0
+    marks_missing: bool = False
+    categories: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the numbers it becomes."""
+        if self.kind == "category":
+            return [f"{self.name}={category}" for category in self.categories]
+        return [self.name, f"{self.name} {MISSING}"] if self.marks_missing else [self.name]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A table as numbers (n, features).
+
+    Attributes:
+        x: the numbers.
+        is_unseen: rows with a category that the training table did not have, (n,).
+        notes: sentences about what had to be done.
+    """
+
+    x: Floats
+    is_unseen: NDArray[np.bool_]
+    notes: list[str]
+
+
+@dataclass(eq=False)
+class TableEncoder:
+    """Turns the columns of a table into numbers, always in the way the training table asked for.
+
+    Numbers stay numbers; missing ones become the median, and a further column says where they were missing. Texts,
+    booleans and categories become a column of 0 and 1 per category; missing ones are a category of their own. A
+    category that training did not have is 0 in all of them. Columns that are constant, empty, or different in each row
+    (names, numbers of rows) are left out.
+
+    Attributes:
+        columns: those that are used, in the order of their features.
+        left_out: others of the training table, and why.
+        notes: sentences about what `fit` did.
+    """
+
+    columns: list[Column] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the numbers that a row becomes."""
+        return [feature for column in self.columns for feature in column.features]
+
+    def fit(self, frame: DataFrame, *, drop: Sequence[str] = (), categories: Sequence[str] = ()) -> TableEncoder:
+        """Decide what each column of the training table means.
+
+        Args:
+            frame: without the target.
+            drop: columns to leave out.
+            categories: columns of numbers that are names of something, such as postal codes.
+        """
+        for name in (*drop, *categories):
+            check_column(name, frame.columns)
+        self.columns, self.left_out, self.notes = [], dict.fromkeys(drop, "as asked"), []
+        for name in frame.columns:
+            if name not in drop:
+                self._add(name, frame[name], is_category=name in categories)
+        if not self.columns:
+            reasons = "; ".join(f"{name!r}: {why}" for name, why in self.left_out.items())
+            raise TableError(f"no column is left to learn from ({reasons or 'there is only the target'})")
+        return self
+
+    def transform(self, frame: DataFrame) -> Encoded:
+        """The numbers for a table with the same columns, in any order; others are ignored."""
+        names = [column.name for column in self.columns]
+        missing = [name for name in names if name not in frame.columns]
+        if missing:
+            free = [name for name in frame.columns if name not in names]
+            near = {name: difflib.get_close_matches(name, free, n=1) for name in missing}
+            hints = [f"is {found[0]!r} meant for {name!r}?" for name, found in near.items() if found]
+            raise TableError(
+                f"{plural(len(missing), 'column')} of the training table not found: "
+                f"{', '.join(map(repr, missing))}" + (f"; {' '.join(hints)}" if hints else "")
+            )
+        parts, notes = [], []
+        is_unseen = np.zeros(len(frame), dtype=bool)
+        for column in self.columns:
+            if column.kind == "number":
+                part, said = _encode_numbers(column, frame[column.name])
+            else:
+                part, unseen, said = _encode_categories(column, frame[column.name])
+                is_unseen |= unseen
+            parts.append(part)
+            notes += said
+        return Encoded(np.concatenate(parts, axis=1), is_unseen, notes)
+
+    def to_json(self) -> dict[str, Any]:
+        """What was decided, as JSON holds it."""
+        return {"columns": [asdict(column) for column in self.columns], "left_out": self.left_out}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> TableEncoder:
+        """The encoder that `to_json` described."""
+        columns = [Column(**{**part, "categories": tuple(part["categories"])}) for part in saved["columns"]]
+        return cls(columns, dict(saved["left_out"]))
+
+    def _add(self, name: str, values: Series, *, is_category: bool) -> None:
+        n_missing = int(values.isna().sum())
+        if n_missing == len(values):
+            return self._leave_out(name, "all values are missing")
+        if is_category or is_categorical(values):
+            return self._add_categories(name, values)
+        numbers, bad = as_numbers(values)
+        if len(bad) > 0:
+            self.notes.append(f"column {name!r} holds numbers but for {some_texts(bad)}: taken as missing")
+        present = numbers[~np.isnan(numbers)]
+        if (present == present[0]).all() and len(present) == len(values):
+            return self._leave_out(name, f"all values are {present[0]:g}")
+        counts_rows = name.lower() in ROW_NAMES or name.startswith("Unnamed:")
+        if counts_rows and len(np.unique(present)) == len(values) and (present == np.round(present)).all():
+            return self._leave_out(name, "it numbers the rows")
+        has_missing = len(present) < len(values)
+        if has_missing:
+            n_missing = len(values) - len(present)
+            self.notes.append(
+                f"column {name!r}: {plural(n_missing, 'missing number')} replaced by the median, and marked"
+            )
+        self.columns.append(Column(name, "number", float(np.median(present)), has_missing))
+
+    def _add_categories(self, name: str, values: Series) -> None:
+        texts = as_texts(values)
+        present = texts[texts != MISSING]
+        found, counts = np.unique(present, return_counts=True)
+        has_missing = len(present) < len(texts)
+        if len(found) == 1 and not has_missing:
+            return self._leave_out(name, f"all values are {found[0]!r}")
+        if len(found) > DISTINCT * len(present) and len(present) > 2:
+            return self._leave_out(name, f"it names rows: {len(found):,} different texts in {len(present):,} rows")
+        if len(found) > MAX_CATEGORIES:
+            self.notes.append(
+                f"column {name!r} has {len(found):,} categories: the {MAX_CATEGORIES} most frequent count, the others "
+                "share one"
+            )
+            found = np.append(np.sort(found[np.argsort(-counts, kind="stable")[:MAX_CATEGORIES]]), OTHER)
+        if has_missing:
+            n_missing = len(texts) - len(present)
+            self.notes.append(f"column {name!r}: {plural(n_missing, 'missing value')}, taken as a category")
+            found = np.append(found, MISSING)
+        self.columns.append(Column(name, "category", categories=tuple(map(str, found))))
+
+    def _leave_out(self, name: str, why: str) -> None:
+        self.left_out[name] = why
+        self.notes.append(f"column {name!r} left out: {why}")
+
+
+def _encode_numbers(column: Column, values: Series) -> tuple[Floats, list[str]]:
+    numbers, bad = as_numbers(values)
+    if len(bad) > (1.0 - MOSTLY) * len(values):
+        raise TableError(f"column {column.name!r} held numbers in the training table, and now {some_texts(bad)}")
+    is_missing = np.isnan(numbers)
+    notes = [f"column {column.name!r}: {some_texts(bad)} taken as missing"] if bad else []
+    if is_missing.any() and not column.marks_missing:
+        notes.append(
+            f"column {column.name!r}: {plural(int(is_missing.sum()), 'missing number')} replaced by the median; there "
+            "were none in training"
+        )
+    filled = np.where(is_missing, column.median, numbers)
+    return np.stack([filled, is_missing] if column.marks_missing else [filled], axis=1), notes
+
+
+def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
+    texts = as_texts(values)
+    categories = np.array(column.categories, dtype=object)
+    hits = texts[:, None] == categories
+    if OTHER in column.categories:
+        is_other = ~hits.any(1) & (texts != MISSING)
+        hits[:, column.categories.index(OTHER)] |= is_other
+    unseen = ~hits.any(1)
+    notes = []
+    if unseen.any():
+        kinds = sorted(set(texts[unseen]))
+        shown = ", ".join(map(repr, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
+        notes.append(
+            f"column {column.name!r}: {plural(int(unseen.sum()), 'row')} with categories that training did not have "
+            f"({shown})"
+        )
+    return hits.astype(np.float64), unseen, notes

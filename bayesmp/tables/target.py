@@ -1,0 +1,102 @@
+"""What is to be predicted: a quantity or classes, decided once by the training table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesmp.tables.values import (
+    MISSING,
+    MOSTLY,
+    as_numbers,
+    as_texts,
+    is_named,
+    is_text,
+    refuse_dates,
+    refuse_dressed_numbers,
+)
+from bayesmp.tables.words import TableError, some_texts
+
+if TYPE_CHECKING:
+    from pandas import Series
+
+MAX_WHOLE_CLASSES = 10  # whole numbers with more different values are a quantity
+MIN_REPEATS = 5  # and so are those that repeat less often than this, on average
+MAX_NAMED = 50  # whole numbers with no more different values than this may have been meant as classes
+LEADING_ZERO = re.compile(r"[+-]?0\d+")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be predicted.
+
+    Attributes:
+        name: of its column.
+        task: "regression" or "classification".
+        is_whole: whether classes are whole numbers; else they are texts.
+    """
+
+    name: str
+    task: str
+    is_whole: bool = False
+
+    @classmethod
+    def decide(cls, values: Series, task: str | None = None) -> tuple[Target, str]:
+        """The target that a column of the training table is, and a sentence that says why.
+
+        Texts, booleans and a few different whole numbers are classes, other numbers are not; `task` overrides it.
+        """
+        name = str(values.name)
+        if values.isna().all():
+            raise TableError(f"the target {name!r} has no values")
+        if task != "classification":
+            refuse_dates(values)
+        numbers, bad = (np.empty(0), []) if is_named(values) else as_numbers(values)
+        present = numbers[~np.isnan(numbers)]
+        is_number = len(present) > 0 and len(present) >= MOSTLY * (len(present) + len(bad))
+        if not is_number and bad and task != "classification":
+            refuse_dressed_numbers(values)
+        n_kinds = len(np.unique(present)) if is_number else values.nunique()
+        is_whole = is_number and bool((present == np.round(present)).all())
+        few = is_whole and n_kinds <= MAX_WHOLE_CLASSES and len(present) >= MIN_REPEATS * n_kinds
+        has_zeros = is_text(values) and any(LEADING_ZERO.fullmatch(str(value)) for value in values.dropna())
+        if few and task != "regression" and (bad or has_zeros):  # names of classes, such as 1, 2, x, or 01, 02
+            is_number, is_whole, n_kinds = False, False, values.nunique()
+        chosen = task or ("classification" if not is_number or few else "regression")
+        first, n_known = values.dropna().iloc[0], int(values.notna().sum())
+        if chosen == "regression" and not is_number:
+            raise TableError(f"the target {name!r} is not numbers ({first}); a regression needs them")
+        if n_kinds < 2:
+            raise TableError(f"the target {name!r} is {first} in all rows: there is nothing to learn")
+        if chosen == "classification" and n_kinds > 0.5 * n_known:
+            remedy = ": use --task regression" if is_number else ""
+            raise TableError(
+                f"the target {name!r} has {n_kinds:,} different values in {n_known:,} rows; classes must repeat{remedy}"
+            )
+        target = cls(name, chosen, chosen == "classification" and is_whole)
+        kind = "whole numbers" if is_whole else "numbers" if is_number else "values"
+        why = f"{n_kinds:,} different {kind}, taken as {'classes' if chosen == 'classification' else 'a quantity'}"
+        if task is not None:
+            why += " (as asked)"
+        elif is_whole and n_kinds <= MAX_NAMED:
+            other = "regression" if chosen == "classification" else "classification"
+            why += f" (--task {other} would change that)"
+        if bad and (chosen == "regression" or is_whole):
+            why += f"; {some_texts(bad)} taken as missing"
+        return target, why
+
+    def read(self, values: Series) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The targets of a table, and for which rows they are known."""
+        if self.task == "classification" and not self.is_whole:
+            texts = as_texts(values)
+            return texts.astype(str), texts != MISSING
+        numbers, _ = as_numbers(values)
+        known = ~np.isnan(numbers)
+        if not self.is_whole:
+            return numbers, known
+        known &= np.nan_to_num(numbers) == np.round(np.nan_to_num(numbers))
+        return np.where(known, numbers, 0.0).astype(np.int64), known
