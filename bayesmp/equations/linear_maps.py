@@ -138,6 +138,9 @@ def _channels_last(*tensors: Tensor) -> list[Tensor]:
 def _second_moments(rows: Tensor, *, with_one: bool) -> Tensor:
     """The mean of a a^T over rows a, or over rows (a, 1)."""
     n = rows.shape[1]
+    if n < SMALL_GRAM:
+        rows = functional.pad(rows, (0, 1), value=1.0) if with_one else rows
+        return (rows.t() @ rows).div_(len(rows))
     found = rows.new_empty(n + with_one, n + with_one)
     _gram(rows * len(rows) ** -0.5, found[:n, :n])
     if with_one:

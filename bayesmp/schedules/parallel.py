@@ -36,6 +36,7 @@ from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.site_step import move_means, take_site
 from bayesmp.schedules.sweep import Sweep, along
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
@@ -305,35 +306,21 @@ class ParallelSchedule(Schedule):
 
     def visit_on_device(self, batch: Batch) -> VisitInfo:
         """The visit proper: tensors in, tensors changed in place, nothing read back."""
-        network, sites, n = self.network, self.sites, len(self.sites)
-        marginal, origin = network.marginal, sites.origin
+        network, sites = self.network, self.sites
         sweep = self._sweep(batch)
         metrics = network.head.train_metrics(sweep.trace.outputs, batch.y, network.head_log_weights)
 
-        fresh = sweep.to_weights
-        old_slope, old_rho = sites.get(batch.index)
-        fresh_slope = torch.addcmul(fresh.tau, fresh.rho, origin, value=-1.0).sub_(sites.shift.to(origin))
-        rho, factor = marginal.rho, self.settings.precision_factor
-        lowest, highest = (torch.add(old_rho, rho, alpha=part) for part in (1.0 / factor - 1.0, factor - 1.0))
-        fresh_rho = fresh.rho.clamp_(lowest, highest)
-        new_slope, new_rho = sites.replace(batch.index, fresh_slope, fresh_rho)
-        innovation = new_slope - old_slope
-
+        factor = self.settings.precision_factor
+        innovation = take_site(sites, batch.index, sweep.to_weights, network.marginal.rho, factor=factor)
         if self.listens:
             self._update_metric(sweep, len(batch.x))
         direction = self._solve(innovation)
         step = self._measure_step(sweep, direction, torch.dot(innovation, direction))
-        moved = torch.addcmul(origin, direction, step)
-        change = moved - origin  # as rounded, so that the balance stays exact
-        origin.copy_(moved)
-        sites.shift.add_(innovation - network.prior_pull(change), alpha=-1.0 / n)
-        marginal.rho.add_(new_rho - old_rho)
-        torch.mul(marginal.rho, origin, out=marginal.tau)
         return VisitInfo(
             step=step.expand(len(self.metrics)),
             n_rejected=sweep.returned.n_rejected,
             n_messages=self.messages_per_example * len(batch.x),
-            max_change=(change.square_() * marginal.rho).amax().sqrt_(),
+            max_change=move_means(sites, network, innovation, direction, step),
             metrics=metrics,
         )
 
@@ -400,12 +387,13 @@ class ParallelSchedule(Schedule):
 
     def _solve(self, slope: Tensor) -> Tensor:
         """The inverse metric of every layer applied to a flat slope."""
-        slopes = self.network.unpack(slope)
-        answers: list[dict[str, Tensor]] = [{} for _ in slopes]
+        solution = torch.empty_like(slope)
+        slopes, answers = self.network.unpack(slope), self.network.unpack(solution)
         for node in self.network.graph.weight_nodes:
             solved = self.metrics[node.index].solve(node.layer.to_matrix(slopes[node.index]))
-            answers[node.index] = node.layer.from_matrix(solved)
-        return self.network.pack_tensors(answers)
+            for name, part in node.layer.from_matrix(solved).items():
+                answers[node.index][name].copy_(part)
+        return solution
 
     def _measure_step(self, sweep: Sweep, direction: Tensor, model: Tensor) -> Tensor:
         r"""The share alpha of d to take.
