@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
 
 import torch
 from torch import Tensor
@@ -23,14 +23,15 @@ def residual_sums(bias_var: Tensor | None, m_z: SumMoments, m_back: Gaussian) ->
     parts.append(rho.new_zeros(n) if bias_var is None else bias_var.contiguous())
     answers = [torch.empty_like(parts[0]) for _ in range(3)]
     arrays = pointers(parts), pointers(answers)
-    entry = entry_of("residual_sums")
+    entry, sums = entry_of("residual_sums"), dict[int, Tensor]()
 
-    def work(begin: int, end: int, found: Tensor) -> None:
-        entry(begin, end, n, is_constant, *arrays, found.data_ptr())
+    def work(begin: int, end: int) -> None:
+        sums[begin] = torch.zeros(3, n, dtype=torch.float64)
+        entry(begin, end, n, is_constant, *arrays, sums[begin].data_ptr())
 
-    least = max(1, compiled.LEAST_WORK // max(1, n))
-    whole = _sum_of_parts(rho.numel() // max(1, n), least, (3, n), work)
-    return Residual(*answers), UnitSums(*whole.to(rho.dtype))
+    share_out(rho.numel() // max(1, n), max(1, compiled.LEAST_WORK // max(1, n)), work)
+    whole = sum((sums[k] for k in sorted(sums)[1:]), start=sums[0])  # in order, so that every run has the same
+    return Residual(*answers), UnitSums(*whole.to(rho.dtype).unbind())
 
 
 def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
@@ -39,33 +40,22 @@ def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
     if not (parts[0].stride() == parts[1].stride() == parts[2].stride() and compiled.is_dense(change)):
         parts = [part.contiguous() for part in parts]
     entry, arrays, n = entry_of("spread_sums"), pointers(parts), change.numel()
+    sums: dict[int, ctypes.Array[ctypes.c_double]] = {}
 
-    def work(begin: int, end: int, found: Tensor) -> None:
-        entry(begin, end, arrays, found.data_ptr())
+    def work(begin: int, end: int) -> None:
+        sums[begin] = (ctypes.c_double * 4)()
+        entry(begin, end, arrays, sums[begin])
 
-    mean, second, var, square = (_sum_of_parts(n, compiled.LEAST_WORK, (4,), work) / n).tolist()
+    share_out(n, compiled.LEAST_WORK, work)
+    mean, second, var, square = (sum(parts) / n for parts in zip(*(sums[k] for k in sorted(sums)), strict=True))
     spread = max(second - mean * mean, 0.0) + var
-    return change.new_tensor(square / (spread + torch.finfo(change.dtype).tiny))
+    return torch.tensor(square / (spread + torch.finfo(change.dtype).tiny))
 
 
 def count_rejected(message: Gaussian) -> Tensor:
     """equations.tilted.count_rejected."""
     rho = message.rho if compiled.is_dense(message.rho) else message.rho.contiguous()
     return torch.tensor(entry_of("count_below")(rho.numel(), rho.data_ptr(), MIN_RHO))
-
-
-def _sum_of_parts(n: int, least: int, shape: tuple[int, ...], work: Callable[[int, int, Tensor], None]) -> Tensor:
-    """What work(begin, end, found) adds to `found`, in double precision, over 0 to n, shared out among threads; summed
-    in order, so that it is the same in every run.
-    """
-    parts: dict[int, Tensor] = {}
-
-    def part(begin: int, end: int) -> None:
-        parts[begin] = torch.zeros(shape, dtype=torch.float64)
-        work(begin, end, parts[begin])
-
-    share_out(n, least, part)
-    return sum((parts[begin] for begin in sorted(parts)[1:]), start=parts[0])
 
 
 def _units_last(z: Tensor) -> Tensor:

@@ -56,7 +56,10 @@ class SumLocal(Local):
         """The same with z as the weights would have it without the example, whose last slope in z was `pull`."""
         mean = self.m_out.mean - (self.m_out.var - self.m_out.input_var) * pull
         # Now a cavity: all of its variance is that of others, and shrinks the residual that goes back.
-        return replace(self, m_out=equations.SumMoments(mean, self.m_out.var, self.m_out.var))
+        m_out = equations.SumMoments(mean, self.m_out.var, self.m_out.var)
+        return SumLocal(
+            self.linear_map, self.m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy
+        )  # `dataclasses.replace` takes as long as a product
 
     def own_pull(self, m_back: Gaussian) -> Tensor:
         """Slope that each example now sends to its sums."""
@@ -174,8 +177,13 @@ class WeightLayer(Layer):
 
     def to_matrix(self, tensors: dict[str, Tensor]) -> Tensor:
         """(o, i), the bias as the last column."""
-        matrix = tensors["weight"].flatten(1)
-        return torch.cat([matrix, tensors["bias"][:, None]], 1) if self.has_bias else matrix
+        blocks = self.matrix_blocks(tensors)
+        return torch.cat(blocks, 1) if self.has_bias else blocks[0]
+
+    def matrix_blocks(self, tensors: dict[str, Tensor]) -> list[Tensor]:
+        """The columns of `to_matrix` as views: those of the weight, and that of the bias."""
+        blocks = [tensors["weight"].flatten(1)]
+        return [*blocks, tensors["bias"][:, None]] if self.has_bias else blocks
 
     def from_matrix(self, matrix: Tensor) -> dict[str, Tensor]:
         shape = self.weight_shapes()["weight"]

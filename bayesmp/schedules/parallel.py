@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bayesmp.graph import Node
 from bayesmp.layers.base import Local
-from bayesmp.layers.linear import Linear
+from bayesmp.layers.linear import Linear, WeightLayer
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, MOMENTS, Regime
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
@@ -380,8 +380,9 @@ class ParallelSchedule(Schedule):
                 inputs = None if metric.knows_inputs else local.input_moments(n_examples=n_examples)
                 slopes = local.slope_rows(pulled)
                 per_row, per_weight = sweep.curvatures[node.index]
-                curvature = slopes.t() @ (slopes / n_batch)
-                curvature.diagonal().add_(per_row, alpha=1.0 / n_batch)
+                curvature = slopes.t() @ slopes
+                curvature.diagonal().add_(per_row)
+                curvature.div_(n_batch)
                 rest = self._prior_rest[node.index] + per_weight * (self.n_data / n_batch)
                 metric.update(inputs, curvature, rest, self.share)
 
@@ -390,9 +391,13 @@ class ParallelSchedule(Schedule):
         solution = torch.empty_like(slope)
         slopes, answers = self.network.unpack(slope), self.network.unpack(solution)
         for node in self.network.graph.weight_nodes:
-            solved = self.metrics[node.index].solve(node.layer.to_matrix(slopes[node.index]))
-            for name, part in node.layer.from_matrix(solved).items():
-                answers[node.index][name].copy_(part)
+            metric, layer = self.metrics[node.index], node.layer
+            given, answer = slopes[node.index], answers[node.index]
+            if isinstance(layer, WeightLayer):
+                metric.solve_blocks(layer.matrix_blocks(given), layer.matrix_blocks(answer))
+                continue
+            for name, part in layer.from_matrix(metric.solve(layer.to_matrix(given))).items():
+                answer[name].copy_(part)
         return solution
 
     def _measure_step(self, sweep: Sweep, direction: Tensor, model: Tensor) -> Tensor:
