@@ -396,7 +396,7 @@ class Network(Generic[P]):
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""
         tensors: list[dict[str, Tensor]] = [{} for _ in self.layers]
-        for slot, part in zip(self.slots, flat.split(self._sizes), strict=True):
+        for slot, part in zip(self.slots, flat.split_with_sizes(self._sizes), strict=True):
             tensors[slot.layer][slot.name] = part if len(slot.shape) == 1 else part.view(slot.shape)
         return tensors
 
@@ -418,7 +418,7 @@ class Network(Generic[P]):
         belief = self.marginal if belief is None else belief
         var = belief.rho.reciprocal()
         means = self.unpack(belief.tau * var)
-        for part, share in zip(var.split(self._layer_sizes), self.sum_share.split(1), strict=True):
+        for part, share in zip(var.split_with_sizes(self._layer_sizes), self.sum_share.unbind(), strict=True):
             part.mul_(share)
         variances = self.unpack(var)
         return [

@@ -1,8 +1,8 @@
 """What sites cost where they live: an epoch with sites on the host or on disk, over one with sites on the device.
 
 Data are random numbers: costs do not depend on what is learned. An epoch is a visit to every batch, without refreshes
-of the joint belief, which do not touch sites. The stores are measured one after the other, since all at once would not fit
-into memory; the median of the epochs after the first counts. The first epoch is shown apart: memory of the host is
+of the joint belief, which do not touch sites. The stores are measured one after the other, since all at once would not
+fit into memory; the median of the epochs after the first counts. The first epoch is shown apart: memory of the host is
 pinned, and visits are recorded, in it. How far the means end from those of the first store, in posterior std, says that
 all stores do the same; a store of few digits ends elsewhere.
 """

@@ -26,7 +26,7 @@ def exact_back(
     to_input = torch.zeros(2, 0 if is_known else n, n_in)
     to_weight, sums = wide.data_ptr(), wide.data_ptr() + 16 * size  # behind 2 * size numbers of 8 bytes
     entry_of("exact_back")(n, n_out, n_in, is_known, is_constant, pointers(parts), to_weight, sums, to_input.data_ptr())
-    tau, rho, *found = wide.to(mean.dtype).split([size, size, n_out, n_out, n_out])
+    tau, rho, *found = wide.to(mean.dtype).split_with_sizes([size, size, n_out, n_out, n_out])
     to_inputs = None if is_known else Gaussian(to_input[0], to_input[1])
     return Gaussian(tau.view(n_out, n_in), rho.view(n_out, n_in)), to_inputs, UnitSums(*found)
 
