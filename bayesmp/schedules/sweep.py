@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -44,4 +45,4 @@ def along(network: Network, sweep: Sweep, direction: Tensor) -> tuple[Tensor, Te
             curvatures.append(sweep.curvatures[node.index][1] * torch.dot(first, first))
             reaches.append(kernels.squared_reach(sweep.trace.moments(node), change))
     curvatures.append((sweep.output_curvature * change.square()).sum())
-    return torch.stack(curvatures).sum(), torch.stack(reaches).amax().sqrt()
+    return sum(curvatures[1:], start=curvatures[0]), reduce(torch.maximum, reaches).sqrt()
