@@ -2,9 +2,9 @@
 
 Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
 "fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py,
-pools.py, sums.py, rows.py and sites.py, all from one text. In float32 "fused" is used if it works on this machine,
-else "torch"; in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing is said; if
-one fails, there is one warning. `set_backend` or the environment variable BAYESMP_BACKEND overrides the choice.
+pools.py, sums.py, rows.py, sites.py and metric.py, from one text. In float32 "fused" is used if it works on this
+machine, else "torch"; in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing is
+said; if one fails, there is one warning. `set_backend` or the variable BAYESMP_BACKEND overrides the choice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -22,7 +22,7 @@ from bayesmp.equations import activation, likelihood, linear, reach, tilted, wei
 from bayesmp.equations.linear_maps import LinearMap
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.kernels import build, compiled, fused, pools, rows, sites, sums
+from bayesmp.kernels import build, compiled, fused, metric, pools, rows, sites, sums
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
@@ -120,6 +120,20 @@ def count_rejected(message: Gaussian) -> Tensor:
 def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
     found = _on_cpu(lambda: sums.squared_reach(m_out, change), change, m_out.mean, m_out.var)
     return reach.squared_reach(m_out, change) if found is None else found
+
+
+def solve_blocks(
+    slope_vectors: Tensor,
+    input_vectors: Tensor,
+    inverse: Tensor,
+    slopes: Sequence[Tensor],
+    answers: Sequence[Tensor],
+) -> bool:
+    """schedules.metric.LayerMetric.solve_blocks for a small layer; False where it is to be done by matrix products."""
+    if not metric.fits(inverse, [*slopes, *answers]):
+        return False
+    parts = (slope_vectors, input_vectors, inverse, slopes, answers)
+    return bool(_on_cpu(lambda: metric.solve_blocks(*parts), inverse, *slopes, *answers))
 
 
 def take_site(

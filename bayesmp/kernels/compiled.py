@@ -24,13 +24,13 @@ from bayesmp.kernels import build
 from bayesmp.kernels.text import EVERYTHING, FUNCTIONS, Function
 
 CHUNK = 1024  # elements at a time; an input that is one number for all is spread out over a chunk once
-SOURCES = ("prelude.cpp", "sums.cpp", "rows.cpp", "sites.cpp", "pools.cpp")
+SOURCES = ("prelude.cpp", "sums.cpp", "rows.cpp", "sites.cpp", "metric.cpp", "pools.cpp")
 ANSWERS = {"move_means": ctypes.c_float, "count_below": ctypes.c_int64}  # other functions answer in memory alone
 LEAST_WORK = 65_536  # elements for each thread; with fewer a thread costs more than it brings
 
 
 def source() -> str:
-    """The whole text: prelude, equations, a loop over each, then sums, rows, sites and pools."""
+    """The whole text: prelude, equations, a loop over each, then sums, rows, sites, metric and pools."""
     here = Path(__file__).parent
     equations = EVERYTHING.replace("template <typename T>", "template <typename T> INLINE")
     loops = "".join(_loop(name, function) for name, function in FUNCTIONS.items())
@@ -84,6 +84,8 @@ def _signature(name: str) -> list[Any]:
         return [number, number, pointer, pointer]
     if name == "exact_back":  # rows, outputs, inputs, two flags, inputs, to weights, sums, to inputs
         return [*[number] * 5, *[pointer] * 4]
+    if name == "solve_small":  # outputs, inputs, blocks, their widths, inputs, answers
+        return [number, number, number, *[pointer] * 3]
     if name == "take_site":  # how many, two bounds, inputs, shift, slope, precision, marginal precision, innovation
         return [number, ctypes.c_float, ctypes.c_float, *[pointer] * 6]
     if name == "move_means":  # how many, share of a site, inputs, origin, tau, shift

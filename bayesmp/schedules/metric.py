@@ -37,6 +37,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from bayesmp import kernels
 from bayesmp.arithmetic import eigh
 
 
@@ -156,6 +157,8 @@ class LayerMetric:
         """The same for a slope in blocks of columns (o, k) that stand side by side, put into blocks of the same sizes;
         so no matrix of them has to be copied together.
         """
+        if kernels.solve_blocks(self.slope_vectors, self.input_vectors, self.inverse, slopes, answers):
+            return
         turned = torch.empty_like(self.values)
         ends = list(accumulate((block.shape[1] for block in slopes), initial=0))
         for block, (start, end) in zip(slopes, pairwise(ends), strict=True):
