@@ -58,7 +58,7 @@ class FlatWeights:
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:
         """One dict of weight tensors per layer, as views of a flat vector."""
         tensors: list[dict[str, Tensor]] = [{} for _ in self._layers]
-        for slot, part in zip(self.slots, flat.split(self._sizes), strict=True):
+        for slot, part in zip(self.slots, flat.split_with_sizes(self._sizes), strict=True):
             tensors[slot.layer][slot.name] = part if len(slot.shape) == 1 else part.view(slot.shape)
         return tensors
 
@@ -77,7 +77,7 @@ class FlatWeights:
         """Moments of all weights per layer: variances as sums of these weights have them, with the layer's share."""
         var = belief.rho.reciprocal()
         means = self.unpack(belief.tau * var)
-        for part, share in zip(var.split(self._layer_sizes), sum_share.split(1), strict=True):
+        for part, share in zip(var.split_with_sizes(self._layer_sizes), sum_share.unbind(), strict=True):
             part.mul_(share)
         variances = self.unpack(var)
         return [

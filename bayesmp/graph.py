@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesmp.equations.tilted import count_rejected
+from bayesmp import kernels
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Weights
 from bayesmp.regime import Regime
@@ -155,7 +155,7 @@ class Graph:
                 if edge not in self._active_edges or to_input is None:
                     continue
                 if node.layer.may_reject:
-                    rejected.append(count_rejected(to_input))
+                    rejected.append(kernels.count_rejected(to_input))
                 inbox[edge] = inbox[edge] * to_input if edge in inbox else to_input
         nothing = torch.zeros((), dtype=torch.int64, device=m_back.tau.device)
         return Returned(arriving, to_weights, sum(rejected, start=nothing))

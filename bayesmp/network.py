@@ -26,6 +26,8 @@ from bayesmp.regime import MOMENTS
 from bayesmp.structure import Structure
 from bayesmp.yesterday import Yesterday, check_belief
 
+Factor = float  # inside the class the name is a method's, as PyTorch has it
+
 
 class Network(Structure[P]):
     """A Bayesian network: layers, a head, and what is believed about all weights.
@@ -294,7 +296,7 @@ class Network(Structure[P]):
 
     # --- weights, flat and by layer ----------------------------------------------------------------------------------
 
-    def weights(self, belief: Gaussian | None = None, *, scale: float = 1.0) -> list[Weights]:
+    def weights(self, belief: Gaussian | None = None, *, scale: Factor = 1.0) -> list[Weights]:
         """Moments of all weights per layer, from a flat belief (the marginal if not given): variances as sums of
         these weights have them, with the layer's share, times `scale`.
         """

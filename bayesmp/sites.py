@@ -139,6 +139,12 @@ class Sites:
             slope, rho = (part[index.row].to(self.device, copy=True) for part in self._complete())
         return self._widen(slope), self._widen(rho)
 
+    def row(self, index: SiteIndex) -> tuple[Tensor, Tensor] | None:
+        """(slope, rho) of one batch on the CPU, to be changed in place; None elsewhere, or in another precision."""
+        if self._staging is not None or self._rows.device.type != "cpu" or self.plan.dtype != self.dtype:
+            return None
+        return self._rows[0, index.row], self._rows[1, index.row]
+
     def replace(self, index: SiteIndex, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""
         slope, rho = slope.to(self.plan.dtype), rho.to(self.plan.dtype)

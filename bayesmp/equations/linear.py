@@ -101,17 +101,31 @@ def linear_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Mome
     rho = from_mean
     if isinstance(m_in, Moments):
         rho = from_mean + linear_map.op_weight(m_in.var, back.q)
-    return Gaussian(linear_map.op_weight(mean, back.to_weight) + weight.mean * from_mean, rho)
+    return Gaussian(linear_map.op_weight(mean, back.to_weight).addcmul_(weight.mean, from_mean), rho)
 
 
-def bias_sums(linear_map: LinearMap, bias_var: Tensor, m_z: Moments, rho: Tensor, to_weight: Tensor) -> Gaussian:
-    """Sums (o) over batch and positions of e_w, and of r = rho_z / (1 + rho_z (var - bias_var)).
+@dataclass(frozen=True, slots=True)
+class UnitSums:
+    """Sums (o) over batch and positions of what arrives at the sums z of each unit."""
 
-    They make the message to each bias, tau = sum e_w + E[bias] sum r, rho = sum r, at marginals. A bias is a term with
-    weight 1 whose share of Var[z] does not shrink with fan-in, so it is left out of the variance in this form, too.
+    slope: Tensor  # of e_w
+    rho: Tensor  # of r, see unit_sums
+    curvature: Tensor  # of weight_curvature
+
+
+def unit_sums(
+    linear_map: LinearMap, bias_var: Tensor | None, m_z: SumMoments, m_back: Gaussian, to_weight: Tensor
+) -> UnitSums:
+    """Sums of e_w, of r = rho_z / (1 + rho_z (var - bias_var)), and of the curvature that weights see.
+
+    The first two make the message to each bias, tau = sum e_w + E[bias] sum r, rho = sum r, at marginals. A bias is a
+    term with weight 1 whose share of Var[z] does not shrink with fan-in, so it is left out of the variance in this
+    form, too.
     """
-    r = rho / (1.0 + rho * (m_z.var - linear_map.spread(bias_var)).clamp_min(0.0))
-    return Gaussian(linear_map.channel_sum(to_weight), linear_map.channel_sum(r))
+    rho, var = m_back.rho, m_z.var if bias_var is None else m_z.var - linear_map.spread(bias_var)
+    r = rho / (1.0 + rho * var.clamp_min(0.0))
+    curvature = weight_curvature(m_z.input_var, rho)
+    return UnitSums(*(linear_map.channel_sum(part) for part in (to_weight, r, curvature)))
 
 
 # --- exact form ------------------------------------------------------------------------------------------------------

@@ -138,12 +138,15 @@ def _channels_last(*tensors: Tensor) -> list[Tensor]:
 def _second_moments(rows: Tensor, *, with_one: bool) -> Tensor:
     """The mean of a a^T over rows a, or over rows (a, 1)."""
     n = rows.shape[1]
+    if n < SMALL_GRAM:
+        rows = functional.pad(rows, (0, 1), value=1.0) if with_one else rows
+        return (rows.t() @ rows).div_(len(rows))
     found = rows.new_empty(n + with_one, n + with_one)
-    _gram(rows * len(rows) ** -0.5, found[:n, :n])
+    _gram(rows, found[:n, :n])
     if with_one:
-        found[n, :n] = found[:n, n] = rows.mean(0)
-        found[n, n].fill_(1.0)  # without a number from the host, so that it can be recorded
-    return found
+        found[n, :n] = found[:n, n] = rows.t().mv(rows.new_ones(len(rows)))
+        found[n, n].fill_(len(rows))  # without a number from the host, so that it can be recorded
+    return found.div_(len(rows))
 
 
 def _gram(rows: Tensor, out: Tensor) -> None:

@@ -2,9 +2,9 @@
 
 Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
 "fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py,
-pools.py, sums.py and rows.py, all from one text. In float32 "fused" is used if it works on this machine, else "torch";
-in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing is said; if one fails,
-there is one warning. `set_backend` or the environment variable BAYESMP_BACKEND overrides the choice.
+pools.py, sums.py, rows.py, sites.py and metric.py, from one text. In float32 "fused" is used if it works on this
+machine, else "torch"; in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing is
+said; if one fails, there is one warning. `set_backend` or the variable BAYESMP_BACKEND overrides the choice.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bayesmp.equations import activation, likelihood, linear, weighted_sum
+from bayesmp.equations import activation, likelihood, linear, reach, tilted, weighted_sum
 from bayesmp.equations.linear_maps import LinearMap
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.kernels import build, compiled, fused, pools, rows, sums
+from bayesmp.kernels import build, compiled, fused, metric, pools, rows, sites, sums
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
@@ -56,6 +56,12 @@ def leaky_relu_to_output(m_in: Moments, leak: float) -> activation.SlopedMoments
     return activation.leaky_relu_to_output(m_in, leak)
 
 
+def leaky_relu_linearised(m_in: Moments, leak: float) -> activation.SlopedMoments:
+    if found := _launch("leaky_relu_linearised", m_in.mean, m_in.var, leak=leak):
+        return activation.SlopedMoments(*found)
+    return activation.leaky_relu_linearised(m_in, leak)
+
+
 def leaky_relu_to_input(m_in: Moments, m_back: Gaussian, leak: float) -> Gaussian:
     if found := _launch("leaky_relu_to_input", m_in.mean, m_in.var, m_back.tau, m_back.rho, leak=leak):
         return Gaussian(*found)
@@ -74,30 +80,85 @@ def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
     return linear.weight_curvature(input_var, rho)
 
 
-def bias_sums(linear_map: LinearMap, bias_var: Tensor, m_z: Moments, rho: Tensor, to_weight: Tensor) -> Gaussian:
-    if found := _on_cpu(lambda: sums.bias_sums(bias_var, m_z.var, rho, to_weight), rho, m_z.var, to_weight):
-        return Gaussian(*found)
-    return linear.bias_sums(linear_map, bias_var, m_z, rho, to_weight)
-
-
-def curvature_sums(linear_map: LinearMap, input_var: Tensor, rho: Tensor) -> Tensor:
-    """`weight_curvature` summed over batch and positions, (o)."""
-    found = _on_cpu(lambda: sums.curvature_sums(input_var, rho), rho, input_var)
-    if found is not None:
+def residual_sums(
+    linear_map: LinearMap, bias_var: Tensor | None, m_z: linear.SumMoments, m_back: Gaussian
+) -> tuple[linear.Residual, linear.UnitSums]:
+    """`residual` and what the units' own sums over batch and positions are."""
+    tensors = (m_back.rho, m_back.tau, m_z.mean, m_z.var, m_z.input_var)
+    if found := _on_cpu(lambda: sums.residual_sums(bias_var, m_z, m_back), *tensors):
         return found
-    return linear_map.channel_sum(weight_curvature(input_var, rho))
+    back = residual(m_z, m_back)
+    return back, linear.unit_sums(linear_map, bias_var, m_z, m_back, back.to_weight)
 
 
 def exact_back(
-    linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, m_z: linear.SumMoments, m_back: Gaussian
-) -> tuple[Gaussian, Gaussian | None]:
-    """Messages to weights and uncertain inputs of an inner product, each term treated apart, at marginals."""
+    linear_map: LinearMap,
+    m_in: Moments | Tensor,
+    weight: Moments,
+    bias_var: Tensor | None,
+    m_z: linear.SumMoments,
+    m_back: Gaussian,
+) -> tuple[Gaussian, Gaussian | None, linear.UnitSums]:
+    """Messages to weights and uncertain inputs of an inner product, each term treated apart, at marginals; and
+    `unit_sums`.
+    """
     mean, var = (m_in.mean, m_in.var) if isinstance(m_in, Moments) else (m_in, m_in)
     if mean.ndim == 2:
         tensors = (m_back.rho, m_back.tau, mean, var, weight.mean, weight.var, m_z.mean, m_z.var)
-        if found := _on_cpu(lambda: rows.exact_back(m_in, weight, m_z, m_back), *tensors):
+        if found := _on_cpu(lambda: rows.exact_back(m_in, weight, bias_var, m_z, m_back), *tensors):
             return found
-    return linear.exact_back(linear_map, m_in, weight, m_z, m_back, at_cavity=False)
+    to_weight, to_input = linear.exact_back(linear_map, m_in, weight, m_z, m_back, at_cavity=False)
+    own = linear.unit_sums(linear_map, bias_var, m_z, m_back, residual(m_z, m_back).to_weight)
+    return to_weight, to_input, own
+
+
+def count_rejected(message: Gaussian) -> Tensor:
+    found = _on_cpu(lambda: sums.count_rejected(message), message.rho)
+    return tilted.count_rejected(message) if found is None else found
+
+
+def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
+    found = _on_cpu(lambda: sums.squared_reach(m_out, change), change, m_out.mean, m_out.var)
+    return reach.squared_reach(m_out, change) if found is None else found
+
+
+def solve_blocks(
+    slope_vectors: Tensor,
+    input_vectors: Tensor,
+    inverse: Tensor,
+    slopes: Sequence[Tensor],
+    answers: Sequence[Tensor],
+) -> bool:
+    """schedules.metric.LayerMetric.solve_blocks for a small layer; False where it is to be done by matrix products."""
+    if not metric.fits(inverse, [*slopes, *answers]):
+        return False
+    parts = (slope_vectors, input_vectors, inverse, slopes, answers)
+    return bool(_on_cpu(lambda: metric.solve_blocks(*parts), inverse, *slopes, *answers))
+
+
+def take_site(
+    fresh: Gaussian, site: tuple[Tensor, Tensor], origin: Tensor, shift: Tensor, rho: Tensor, *, factor: float
+) -> Tensor | None:
+    """schedules.site_step.take_site in one pass, or None where it is to be done by tensors."""
+    tensors = (origin, rho, fresh.tau, fresh.rho, *site)
+    return _on_cpu(lambda: sites.take_site(fresh, site, origin, shift, rho, factor=factor), *tensors)
+
+
+def move_means(
+    origin: Tensor,
+    shift: Tensor,
+    marginal: Gaussian,
+    direction: Tensor,
+    step: Tensor,
+    innovation: Tensor,
+    prior_rho: Tensor,
+    *,
+    n_sites: int,
+) -> Tensor | None:
+    """schedules.site_step.move_means in one pass, or None where it is to be done by tensors."""
+    tensors = (origin, marginal.tau, marginal.rho, direction, step, innovation, prior_rho)
+    rest = (marginal, direction, step, innovation, prior_rho)
+    return _on_cpu(lambda: sites.move_means(origin, shift, *rest, n_sites=n_sites), *tensors)
 
 
 def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float) -> Gaussian:

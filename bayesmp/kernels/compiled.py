@@ -24,15 +24,17 @@ from bayesmp.kernels import build
 from bayesmp.kernels.text import EVERYTHING, FUNCTIONS, Function
 
 CHUNK = 1024  # elements at a time; an input that is one number for all is spread out over a chunk once
+SOURCES = ("prelude.cpp", "sums.cpp", "rows.cpp", "sites.cpp", "metric.cpp", "pools.cpp")
+ANSWERS = {"move_means": ctypes.c_float, "count_below": ctypes.c_int64}  # other functions answer in memory alone
 LEAST_WORK = 65_536  # elements for each thread; with fewer a thread costs more than it brings
 
 
 def source() -> str:
-    """The whole text: prelude, equations, a loop over each, sums and pools."""
+    """The whole text: prelude, equations, a loop over each, then sums, rows, sites, metric and pools."""
     here = Path(__file__).parent
     equations = EVERYTHING.replace("template <typename T>", "template <typename T> INLINE")
     loops = "".join(_loop(name, function) for name, function in FUNCTIONS.items())
-    prelude, *others = ((here / name).read_text() for name in ("prelude.cpp", "sums.cpp", "rows.cpp", "pools.cpp"))
+    prelude, *others = ((here / name).read_text() for name in SOURCES)
     return "".join([prelude, equations, loops, *others])
 
 
@@ -63,10 +65,10 @@ def _loop(name: str, function: Function) -> str:
 
 
 @cache
-def entry_of(name: str) -> Callable[..., None]:
+def entry_of(name: str) -> Callable[..., Any]:
     """run_NAME of the library."""
     entry = getattr(_library(), f"run_{name}")
-    entry.argtypes, entry.restype = _signature(name), None
+    entry.argtypes, entry.restype = _signature(name), ANSWERS.get(name)
     return entry
 
 
@@ -74,10 +76,20 @@ def _signature(name: str) -> list[Any]:
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     if name in FUNCTIONS:  # from, to, which inputs are constant, inputs, outputs, option
         return [number, number, number, pointer, pointer, ctypes.c_float]
-    if name in ("bias_sums", "curvature_sums"):  # rows, columns, inputs, sums
-        return [number, number, *([number] if name == "curvature_sums" else []), pointer, pointer]
-    if name == "exact_back":  # rows, outputs, inputs, two flags, inputs, to weights, to inputs
-        return [*[number] * 5, pointer, pointer, pointer]
+    if name == "residual_sums":  # from, to, columns, a flag, inputs, outputs, sums
+        return [*[number] * 4, pointer, pointer, pointer]
+    if name == "count_below":  # how many, of what, the bound
+        return [number, pointer, ctypes.c_float]
+    if name == "spread_sums":  # from, to, inputs, sums
+        return [number, number, pointer, pointer]
+    if name == "exact_back":  # rows, outputs, inputs, two flags, inputs, to weights, sums, to inputs
+        return [*[number] * 5, *[pointer] * 4]
+    if name == "solve_small":  # outputs, inputs, blocks, their widths, inputs, answers
+        return [number, number, number, *[pointer] * 3]
+    if name == "take_site":  # how many, two bounds, inputs, shift, slope, precision, marginal precision, innovation
+        return [number, ctypes.c_float, ctypes.c_float, *[pointer] * 6]
+    if name == "move_means":  # how many, share of a site, inputs, origin, tau, shift
+        return [number, ctypes.c_double, *[pointer] * 4]
     if name == "argmax_to_latent":  # rows, classes, labels, inputs, outputs, constants
         return [number, number, pointer, pointer, pointer, *[ctypes.c_float] * 3]
     return [pointer, number, number, pointer, pointer, ctypes.c_float]  # windows, from, to, inputs, outputs, option
@@ -113,12 +125,11 @@ def _sample() -> tuple[Moments, Gaussian]:
 
 def can_take(tensors: Sequence[Tensor]) -> bool:
     """Whether loops may answer for these tensors: float32 on the CPU, and nobody differentiates."""
-    return (
-        all(part.dtype == torch.float32 and part.device.type == "cpu" for part in tensors)
-        and not (torch.is_grad_enabled() and any(part.requires_grad for part in tensors))
-        and type(tensors[0]) is Tensor
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
+    differentiates = torch.is_grad_enabled()
+    for part in tensors:  # a plain loop: small networks come here for every message
+        if part.dtype is not torch.float32 or not part.is_cpu or (differentiates and part.requires_grad):
+            return False
+    return type(tensors[0]) is Tensor and torch._C._functorch.peek_interpreter_stack() is None
 
 
 # --- element by element ----------------------------------------------------------------------------------------------
@@ -129,8 +140,7 @@ def launch(name: str, *tensors: Tensor, **options: float) -> tuple[Tensor, ...]:
     function, entry, first = FUNCTIONS[name], entry_of(name), tensors[0]
     shape, strides = first.shape, first.stride()
     constant = 0
-    is_dense = first.is_contiguous() or channels_come_last(first)
-    if not (is_dense and all(part.shape == shape and part.stride() == strides for part in tensors)):
+    if not (is_dense(first) and all(part.shape == shape and part.stride() == strides for part in tensors)):
         tensors, constant = _laid_out(tensors)
         first = next(part for k, part in enumerate(tensors) if not constant >> k & 1)
     outputs = [_empty(first) for _ in range(function.n_outputs)]
@@ -148,13 +158,18 @@ def layout_of(tensor: Tensor) -> torch.memory_format:
     return torch.channels_last if channels_come_last(tensor) else torch.contiguous_format
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor fills a piece of memory without gaps, in one of two orders."""
+    return tensor.is_contiguous() or channels_come_last(tensor)
+
+
 def channels_come_last(tensor: Tensor) -> bool:
     return tensor.ndim == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def _laid_out(tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], int]:
     """All tensors in one shape and order of memory but for those that are one number; and which these are, as bits."""
-    shape = torch.broadcast_shapes(*(part.shape for part in tensors))
+    shape = _common_shape(tensors)
     whole = [part for part in tensors if part.shape == shape and not is_one_number(part)]
     layout = torch.channels_last if any(map(channels_come_last, whole)) else torch.contiguous_format
     found, constant = [], 0
@@ -167,11 +182,20 @@ def _laid_out(tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], int]:
     return tuple(found), constant
 
 
+def _common_shape(tensors: Sequence[Tensor]) -> torch.Size:
+    """What they broadcast to; `torch.broadcast_shapes` takes half a millisecond, and half a second at first."""
+    largest = max(tensors, key=lambda part: (part.ndim, part.numel())).shape
+    if all(part.shape == largest or part.numel() == 1 for part in tensors) and all(largest):
+        return largest
+    return torch.broadcast_tensors(*tensors)[0].shape
+
+
 def is_one_number(tensor: Tensor) -> bool:
     """One number in memory, however often it is looked at."""
-    return tensor.numel() > 0 and all(
-        step == 0 or size == 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )
+    for step, size in zip(tensor.stride(), tensor.shape, strict=True):
+        if (step != 0 and size != 1) or size == 0:
+            return False
+    return True
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

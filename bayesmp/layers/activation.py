@@ -63,8 +63,8 @@ class LeakyReLU(Layer):
         if not isinstance(m_in, Moments):
             return LeakyReLULocal(m_in, torch.maximum(m_in, self.leak * m_in), self._side(m_in), self.leak)
         if regime.activations == "linear":
-            slope = self._side(m_in.mean)
-            return LeakyReLULocal(m_in, Moments(slope * m_in.mean, slope.square() * m_in.var), slope, self.leak)
+            linear = kernels.leaky_relu_linearised(m_in, self.leak)
+            return LeakyReLULocal(m_in, Moments(linear.mean, linear.var), linear.slope, self.leak)
         direct: SlopedMoments = kernels.leaky_relu_to_output(m_in, self.leak)
         m_out: Moments = direct
         if memory.at_output is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,11 +19,21 @@ from bayesmp.regime import MOMENTS, Regime
 
 
 @dataclass(frozen=True)
+class Sent:
+    """What the last way back through a sum has found beside its messages: it is asked for again in the same visit."""
+
+    m_back: Gaussian  # for which message
+    slope: Tensor | None  # e_w of each example; not kept for images
+    curvature: Tensor  # of the messages, per unit
+
+
+@dataclass(frozen=True)
 class SumLocal(Local):
     """A sweep through z = w * a + bias.
 
     Attributes:
         m_in: the input as messages to weights and inputs take it.
+        is_noisy: whether the variance of m_in is more than zero: not where it is known, or does not count as noise.
         m_out: moments of z, with the part of the variance that is noise to the weights.
         exact: whether each term of a sum is treated apart.
         at_cavity: whether `weights` have not seen the example.
@@ -35,6 +45,8 @@ class SumLocal(Local):
     weights: Weights
     exact: bool
     at_cavity: bool
+    is_noisy: bool
+    _sent: list[Sent] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def mean_in(self) -> Tensor:
@@ -44,32 +56,46 @@ class SumLocal(Local):
         """The same with z as the weights would have it without the example, whose last slope in z was `pull`."""
         mean = self.m_out.mean - (self.m_out.var - self.m_out.input_var) * pull
         # Now a cavity: all of its variance is that of others, and shrinks the residual that goes back.
-        return replace(self, m_out=equations.SumMoments(mean, self.m_out.var, self.m_out.var))
+        m_out = equations.SumMoments(mean, self.m_out.var, self.m_out.var)
+        return SumLocal(
+            self.linear_map, self.m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy
+        )  # `dataclasses.replace` takes as long as a product
 
     def own_pull(self, m_back: Gaussian) -> Tensor:
         """Slope that each example now sends to its sums."""
+        sent = self._sent_for(m_back)
+        if sent is not None and sent.slope is not None:
+            return sent.slope
         return kernels.residual(self.m_out, m_back).to_weight
+
+    def _sent_for(self, m_back: Gaussian) -> Sent | None:
+        return self._sent[0] if self._sent and self._sent[0].m_back is m_back else None
 
     def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
         weight, bias, linear_map = self.weights["weight"], self.weights.get("bias"), self.linear_map
         to_input: Gaussian | None = None
         to_weights: dict[str, Gaussian] = {}
         if self.at_cavity and self.exact:
-            terms = (linear_map, self.m_in, weight, self.m_out, m_back)
-            to_weights["weight"], to_input = equations.exact_back(*terms, at_cavity=True)
+            to_weights["weight"], to_input = equations.exact_back(
+                linear_map, self.m_in, weight, self.m_out, m_back, at_cavity=True
+            )
             if bias is not None:
                 to_weights["bias"] = equations.linear_to_bias(linear_map, bias, self.m_out, m_back, at_cavity=True)
             return [to_input], to_weights
-        back = kernels.residual(self.m_out, m_back)
+        bias_var, slope = None if bias is None else bias.var, None
         if self.exact:
-            to_weights["weight"], to_input = kernels.exact_back(linear_map, self.m_in, weight, self.m_out, m_back)
+            terms = (linear_map, self.m_in, weight, bias_var, self.m_out, m_back)
+            to_weights["weight"], to_input, sums = kernels.exact_back(*terms)
         else:
-            to_weights["weight"] = equations.linear_to_weight(linear_map, self.m_in, weight, back)
+            back, sums = kernels.residual_sums(linear_map, bias_var, self.m_out, m_back)
+            slope = back.to_weight if back.to_weight.ndim == 2 else None
+            m_in = self.m_in if self.is_noisy else self.mean_in  # without a product with zeros
+            to_weights["weight"] = equations.linear_to_weight(linear_map, m_in, weight, back)
             if isinstance(self.m_in, Moments):
                 to_input = equations.linear_to_input(linear_map, self.m_in, weight, back)
         if bias is not None:
-            sums = kernels.bias_sums(linear_map, bias.var, self.m_out, m_back.rho, back.to_weight)
-            to_weights["bias"] = Gaussian(sums.tau + bias.mean * sums.rho, sums.rho)
+            to_weights["bias"] = Gaussian(torch.addcmul(sums.slope, bias.mean, sums.rho), sums.rho)
+        self._sent[:] = [Sent(m_back, slope, sums.curvature)]
         return [to_input], to_weights
 
     def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor:
@@ -97,8 +123,12 @@ class SumLocal(Local):
         return self.linear_map.rows(slope[0]).flatten(0, 1)
 
     def message_curvature(self, m_back: Gaussian) -> tuple[Tensor, Tensor]:
-        per_row = kernels.curvature_sums(self.linear_map, self.m_out.input_var, m_back.rho)
-        if not isinstance(self.m_in, Moments):
+        sent = self._sent_for(m_back)
+        if sent is not None:
+            per_row = sent.curvature
+        else:
+            per_row = self.linear_map.channel_sum(kernels.weight_curvature(self.m_out.input_var, m_back.rho))
+        if not self.is_noisy or not isinstance(self.m_in, Moments):
             return per_row, torch.zeros_like(per_row[0])
         return per_row, self.m_in.var.mean() * per_row.mean()
 
@@ -147,8 +177,13 @@ class WeightLayer(Layer):
 
     def to_matrix(self, tensors: dict[str, Tensor]) -> Tensor:
         """(o, i), the bias as the last column."""
-        matrix = tensors["weight"].flatten(1)
-        return torch.cat([matrix, tensors["bias"][:, None]], 1) if self.has_bias else matrix
+        blocks = self.matrix_blocks(tensors)
+        return torch.cat(blocks, 1) if self.has_bias else blocks[0]
+
+    def matrix_blocks(self, tensors: dict[str, Tensor]) -> list[Tensor]:
+        """The columns of `to_matrix` as views: those of the weight, and that of the bias."""
+        blocks = [tensors["weight"].flatten(1)]
+        return [*blocks, tensors["bias"][:, None]] if self.has_bias else blocks
 
     def from_matrix(self, matrix: Tensor) -> dict[str, Tensor]:
         shape = self.weight_shapes()["weight"]
@@ -166,8 +201,8 @@ class WeightLayer(Layer):
         m_out = equations.linear_to_output(linear_map, m_in, weights["weight"], weights.get("bias"))
         if isinstance(m_in, Moments) and not regime.input_noise:
             m_in = Moments(m_in.mean, torch.zeros_like(m_in.var))
-        at_cavity = regime.sees == "cavity"
-        return SumLocal(linear_map, m_in, m_out, weights, self.is_exact or at_cavity, at_cavity)
+        at_cavity, is_noisy = regime.sees == "cavity", isinstance(m_in, Moments) and regime.input_noise
+        return SumLocal(linear_map, m_in, m_out, weights, self.is_exact or at_cavity, at_cavity, is_noisy)
 
 
 class Linear(WeightLayer):

@@ -32,10 +32,12 @@ less well in all that was measured (docs/lab-notes.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
+from bayesmp import kernels
 from bayesmp.arithmetic import eigh
 
 
@@ -150,6 +152,20 @@ class LayerMetric:
         """H^{-1} applied to a slope in the weights, (o, i)."""
         turned = self.slope_vectors.t() @ slope @ self.input_vectors
         return self.slope_vectors @ (self.inverse * turned) @ self.input_vectors.t()
+
+    def solve_blocks(self, slopes: Sequence[Tensor], answers: Sequence[Tensor]) -> None:
+        """The same for a slope in blocks of columns (o, k) that stand side by side, put into blocks of the same sizes;
+        so no matrix of them has to be copied together.
+        """
+        if kernels.solve_blocks(self.slope_vectors, self.input_vectors, self.inverse, slopes, answers):
+            return
+        turned = torch.empty_like(self.values)
+        ends = list(accumulate((block.shape[1] for block in slopes), initial=0))
+        for block, (start, end) in zip(slopes, pairwise(ends), strict=True):
+            torch.mm(self.slope_vectors.t(), block, out=turned[:, start:end])
+        turned = self.slope_vectors @ (turned @ self.input_vectors).mul_(self.inverse)
+        for block, (start, end) in zip(answers, pairwise(ends), strict=True):
+            torch.mm(turned, self.input_vectors[start:end].t(), out=block)
 
     def sum_share(self, var: Tensor) -> Tensor:
         """Variance that this layer puts into the network's outputs under the joint posterior, over that of independent

@@ -29,13 +29,14 @@ from torch import Tensor
 
 from bayesmp.graph import Node
 from bayesmp.layers.base import Local, Weights
-from bayesmp.layers.linear import Linear
+from bayesmp.layers.linear import Linear, WeightLayer
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, MOMENTS, Regime
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.site_step import move_means, take_site
 from bayesmp.schedules.sweep import Sweep, along
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
@@ -306,35 +307,21 @@ class ParallelSchedule(Schedule):
 
     def visit_on_device(self, batch: Batch) -> VisitInfo:
         """The visit proper: tensors in, tensors changed in place, nothing read back."""
-        network, sites, n = self.network, self.sites, len(self.sites)
-        marginal, origin = network.marginal, sites.origin
+        network, sites = self.network, self.sites
         sweep = self._sweep(batch)
         metrics = network.head.train_metrics(sweep.trace.outputs, batch.y, network.head_log_weights)
 
-        fresh = sweep.to_weights
-        old_slope, old_rho = sites.get(batch.index)
-        fresh_slope = torch.addcmul(fresh.tau, fresh.rho, origin, value=-1.0).sub_(sites.shift.to(origin))
-        rho, factor = marginal.rho, self.settings.precision_factor
-        lowest, highest = (torch.add(old_rho, rho, alpha=part) for part in (1.0 / factor - 1.0, factor - 1.0))
-        fresh_rho = fresh.rho.clamp_(lowest, highest)
-        new_slope, new_rho = sites.replace(batch.index, fresh_slope, fresh_rho)
-        innovation = new_slope - old_slope
-
+        factor = self.settings.precision_factor
+        innovation = take_site(sites, batch.index, sweep.to_weights, network.marginal.rho, factor=factor)
         if self.listens:
             self._update_metric(sweep, len(batch.x))
         direction = self._solve(innovation)
         step = self._measure_step(sweep, direction, torch.dot(innovation, direction))
-        moved = torch.addcmul(origin, direction, step)
-        change = moved - origin  # as rounded, so that the balance stays exact
-        origin.copy_(moved)
-        sites.shift.add_(innovation - network.prior_pull(change), alpha=-1.0 / n)
-        marginal.rho.add_(new_rho - old_rho)
-        torch.mul(marginal.rho, origin, out=marginal.tau)
         return VisitInfo(
             step=step.expand(len(self.metrics)),
             n_rejected=sweep.returned.n_rejected,
             n_messages=self.messages_per_example * len(batch.x),
-            max_change=(change.square_() * marginal.rho).amax().sqrt_(),
+            max_change=move_means(sites, network, innovation, direction, step),
             metrics=metrics,
         )
 
@@ -398,19 +385,25 @@ class ParallelSchedule(Schedule):
                 inputs = None if metric.knows_inputs else local.input_moments(n_examples=n_examples)
                 slopes = local.slope_rows(pulled)
                 per_row, per_weight = sweep.curvatures[node.index]
-                curvature = slopes.t() @ (slopes / n_batch)
-                curvature.diagonal().add_(per_row, alpha=1.0 / n_batch)
+                curvature = slopes.t() @ slopes
+                curvature.diagonal().add_(per_row)
+                curvature.div_(n_batch)
                 rest = self._prior_rest[node.index] + per_weight * (self.n_data / n_batch)
                 metric.update(inputs, curvature, rest, self.share)
 
     def _solve(self, slope: Tensor) -> Tensor:
         """The inverse metric of every layer applied to a flat slope."""
-        slopes = self.network.unpack(slope)
-        answers: list[dict[str, Tensor]] = [{} for _ in slopes]
+        solution = torch.empty_like(slope)
+        slopes, answers = self.network.unpack(slope), self.network.unpack(solution)
         for node in self.network.graph.weight_nodes:
-            solved = self.metrics[node.index].solve(node.layer.to_matrix(slopes[node.index]))
-            answers[node.index] = node.layer.from_matrix(solved)
-        return self.network.pack_tensors(answers)
+            metric, layer = self.metrics[node.index], node.layer
+            given, answer = slopes[node.index], answers[node.index]
+            if isinstance(layer, WeightLayer):
+                metric.solve_blocks(layer.matrix_blocks(given), layer.matrix_blocks(answer))
+                continue
+            for name, part in layer.from_matrix(metric.solve(layer.to_matrix(given))).items():
+                answer[name].copy_(part)
+        return solution
 
     def _measure_step(self, sweep: Sweep, direction: Tensor, model: Tensor) -> Tensor:
         r"""The share alpha of d to take.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
+from bayesmp import kernels
 from bayesmp.gaussian import Gaussian
 from bayesmp.graph import Returned, Trace
 from bayesmp.network import Network
@@ -35,18 +37,12 @@ def along(network: Network, sweep: Sweep, direction: Tensor) -> tuple[Tensor, Te
     """The curvature of a batch along a direction of all weights, joint over all layers; and how far the outputs of a
     layer would move, at most, in units of their spread over the batch.
     """
-    parts, tiny = network.unpack(direction), torch.finfo(direction.dtype).tiny
+    parts = network.unpack(direction)
     curvatures, reaches = [], []
     for node, change in network.graph.push(sweep.trace, parts):
         if node.has_weights:
             first = next(iter(parts[node.index].values())).flatten()
             curvatures.append(sweep.curvatures[node.index][1] * torch.dot(first, first))
-            edge = sweep.trace.moments(node)
-            spread = edge.mean.var(correction=0) + edge.var.mean()
-            reaches.append(_mean_square(change) / (spread + tiny))
+            reaches.append(kernels.squared_reach(sweep.trace.moments(node), change))
     curvatures.append((sweep.output_curvature * change.square()).sum())
-    return torch.stack(curvatures).sum(), torch.stack(reaches).amax().sqrt()
-
-
-def _mean_square(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values).square() / values.numel()  # in any layout of memory
+    return sum(curvatures[1:], start=curvatures[0]), reduce(torch.maximum, reaches).sqrt()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bayesmp import kernels
+from bayesmp.equations import reach, tilted
 from bayesmp.equations.linear import SumMoments
 from bayesmp.equations.linear_maps import ConvMap, DenseMap
 from bayesmp.gaussian import Gaussian, Moments
@@ -185,10 +186,12 @@ def test_sums_over_batch_and_positions_give_what_the_equations_give(shape):
             parts = [part.to(memory_format=torch.channels_last) for part in parts]
 
         def both(mean, var, input_var, tau, rho):
-            sums = kernels.bias_sums(linear_map, bias_var, Moments(mean, var), rho, tau)
-            curvature = kernels.curvature_sums(linear_map, input_var, rho)
-            known = kernels.curvature_sums(linear_map, torch.zeros(()).expand_as(rho), rho)
-            return sums.tau, sums.rho, curvature, known
+            message, zero = Gaussian(tau, rho), torch.zeros(()).expand_as(rho)
+            found = []
+            for spread, own in ((input_var, bias_var), (zero, bias_var), (input_var, None)):
+                back, sums = kernels.residual_sums(linear_map, own, SumMoments(mean, var, spread), message)
+                found += [back.to_input, back.to_weight, back.q, sums.slope, sums.rho, sums.curvature]
+            return tuple(found)
 
         assert_same(both, *parts)
         assert_same(both, parts[0], parts[1].contiguous(), parts[2].contiguous(), *parts[3:])
@@ -196,9 +199,32 @@ def test_sums_over_batch_and_positions_give_what_the_equations_give(shape):
 
 def test_sums_of_many_numbers_keep_their_digits():
     """A running sum of a million ones in float32 is off by more; a part of the sum is in double precision."""
-    ones = torch.full((1_000_000, 1), 0.1)
-    found = kernels.curvature_sums(DenseMap(), torch.zeros(()).expand_as(ones), ones)
-    torch.testing.assert_close(found, torch.tensor([1e5]), rtol=1e-6, atol=0.0)
+    rho = torch.full((1_000_000, 1), 0.1)
+    zero = torch.zeros_like(rho)
+    _, found = kernels.residual_sums(DenseMap(), None, SumMoments(zero, zero, zero), Gaussian(rho, rho))
+    for part in (found.slope, found.rho, found.curvature):
+        torch.testing.assert_close(part, torch.tensor([1e5]), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 1), (200, 33), (3, 8, 5, 6)])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_the_reach_of_a_change_is_that_of_the_equation(shape, offset):
+    """In any layout, and where the means are far from 0 but close to each other."""
+    mean, var, _, change, _ = messages(shape)
+    layouts = [torch.contiguous_format] + [torch.channels_last] * (len(shape) == 4)
+    for layout in layouts:
+        for other in layouts:
+            m_out = Moments(*((part + offset).contiguous(memory_format=layout) for part in (mean, var)))
+            found = kernels.squared_reach(m_out, change.contiguous(memory_format=other))
+            truth = reach.squared_reach(m_out.map(torch.Tensor.double), change.double())
+            torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=1e-30)
+
+
+def test_rejected_messages_are_counted_alike():
+    rho = messages((3, 8, 5, 7))[4]
+    rho[0, 0, 0, :3] = torch.tensor([1e-8, torch.nan, 2e-8])
+    for part in (rho, rho.to(memory_format=torch.channels_last), rho.transpose(0, 1), rho[:, ::2], rho[:0]):
+        assert kernels.count_rejected(Gaussian(part, part)) == tilted.count_rejected(Gaussian(part, part))
 
 
 # --- threads, and keeping out ----------------------------------------------------------------------------------------

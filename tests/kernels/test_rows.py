@@ -39,8 +39,13 @@ def test_the_way_back_through_an_exact_sum(n, n_in, n_out, is_known, spread):
     rho = (spread * normals(n, n_out, seed=7)).exp() * (normals(n, n_out, seed=8) > -1.0)
     m_in, m_back = mean if is_known else Moments(mean, var), Gaussian(normals(n, n_out, seed=6) * (rho + 0.1), rho)
     m_z = linear.linear_to_output(DenseMap(), m_in, weight, bias)
-    found = kernels.exact_back(DenseMap(), m_in, weight, m_z, m_back)
+    *found, own = kernels.exact_back(DenseMap(), m_in, weight, bias.var, m_z, m_back)
     sums = linear.SumMoments(m_z.mean.double(), m_z.var.double(), m_z.input_var.double())
+    slope = linear.residual(sums, widened(m_back)).to_weight
+    units = linear.unit_sums(DenseMap(), bias.var.double(), sums, widened(m_back), slope)
+    torch.testing.assert_close(own.slope.double(), units.slope, rtol=1e-4, atol=1e-4 * float(slope.abs().max()))
+    torch.testing.assert_close(own.rho.double(), units.rho, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(own.curvature.double(), units.curvature, rtol=1e-4, atol=0.0)
     truth = linear.exact_back(DenseMap(), widened(m_in), widened(weight), sums, widened(m_back), at_cavity=False)
     assert (found[1] is None) == is_known
     plain = linear.exact_back(DenseMap(), m_in, weight, m_z, m_back, at_cavity=False)
@@ -58,7 +63,7 @@ def test_inputs_may_lie_in_memory_as_they_like():
     weight = Moments(normals(5, 3, seed=2).t(), normals(5, 3, seed=3).exp().t())
     m_z = linear.linear_to_output(DenseMap(), m_in, weight, None)
     m_back = Gaussian(normals(3, 8, seed=4).t(), normals(3, 8, seed=5).exp().t())
-    found = kernels.exact_back(DenseMap(), m_in, weight, m_z, m_back)
+    *found, _ = kernels.exact_back(DenseMap(), m_in, weight, None, m_z, m_back)
     truth = linear.exact_back(DenseMap(), m_in, weight, m_z, m_back, at_cavity=False)
     for one, other in zip(found, truth, strict=True):
         assert one is not None and other is not None

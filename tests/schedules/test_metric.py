@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from bayesmp import kernels
+from bayesmp.kernels import build
 from bayesmp.schedules.metric import LayerMetric
 from tests.helpers import linear_posterior
 
@@ -139,3 +141,31 @@ def test_a_metric_filled_in_from_a_file_goes_on_with_its_own_eigenvalues():
         metric.update(None, slopes, rest, one)
         metric.renew()
     assert torch.equal(saved.values, loaded.values)
+
+
+@pytest.mark.parametrize("backend", ["torch", "fused"])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-3)])
+@pytest.mark.parametrize(
+    "n_rows, widths", [(1, (1,)), (3, (5, 1)), (32, (31, 1)), (33, (4, 1)), (5, (40, 1)), (4, (2, 3, 1))]
+)
+def test_blocks_side_by_side_are_solved_as_the_whole(n_rows, widths, dtype, tolerance, backend):
+    """Small layers in one compiled call, larger ones by products; what lies around the answers is not touched."""
+    if backend == "fused" and build.find_compiler() is None:
+        pytest.skip("needs a C++ compiler")
+    inputs, slopes, rest = factors(n_rows, sum(widths))
+    metric = renewed(inputs, slopes, rest, dtype=dtype)
+    slope = torch.randn(n_rows, sum(widths), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    dense = torch.kron(50 * slopes, inputs) + rest * torch.eye(slope.numel(), dtype=torch.float64)
+    truth = torch.linalg.solve(dense, slope.flatten()).view_as(slope)
+    flat = torch.full((slope.numel() + 2,), 7.0, dtype=dtype)
+    answers = [
+        part.view(n_rows, width)
+        for part, width in zip(flat[1:-1].split([n_rows * width for width in widths]), widths, strict=True)
+    ]
+    kernels.set_backend(backend)
+    try:
+        metric.solve_blocks([part.contiguous() for part in slope.to(dtype).split(list(widths), 1)], answers)
+    finally:
+        kernels.set_backend("auto")
+    torch.testing.assert_close(torch.cat(answers, 1).double(), truth, rtol=tolerance, atol=tolerance)
+    assert flat[0] == flat[-1] == 7.0

@@ -1,0 +1,140 @@
+"""What sites cost where they live: an epoch with sites on the host or on disk, over one with sites on the device.
+
+Data are random numbers: costs do not depend on what is learned. An epoch is a visit to every batch, without refreshes
+of the joint belief, which do not touch sites. The stores are measured one after the other, since all at once would not
+fit into memory; the median of the epochs after the first counts. The first epoch is shown apart: memory of the host is
+pinned, and visits are recorded, in it. How far the means end from those of the first store, in posterior std, says that
+all stores do the same; a store of few digits ends elsewhere.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+import bayesmp as bmp
+from bayesmp.arithmetic import fast_arithmetic
+from bayesmp.gaussian import Gaussian
+from bayesmp.sites import DTYPES
+from benchmarks.networks import mlp
+from benchmarks.options import begin, new_parser
+from benchmarks.runs import GIGABYTE
+from benchmarks.timing import synchronise
+
+STORES = ("device", "host", "disk")
+WIDTHS = (784, 2000, 2000, 10)  # 5.6 million weights
+LARGE = {"widths": list(WIDTHS), "rows": 60_000, "batch_size": 256}
+SMALL = {"widths": [20, 30, 10], "rows": 400, "batch_size": 50}  # some seconds on a CPU
+
+
+def random_data(widths: Sequence[int], n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Inputs (n, first width) of order one and labels below the last width."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(n, widths[0], generator=generator), torch.randint(0, widths[-1], (n,), generator=generator)
+    return x.to(device), y.to(device)
+
+
+def epoch_seconds(trainer: bmp.Trainer, n_epochs: int) -> list[float]:
+    """Seconds of each of so many epochs of visits."""
+    device, found = trainer.network.device, []
+    with torch.inference_mode(), fast_arithmetic(device), tqdm(disable=True) as bar:
+        for epoch in range(1, n_epochs + 1):
+            synchronise(device)
+            started = time.perf_counter()
+            trainer._run_epoch(epoch, bar)
+            synchronise(device)
+            found.append(time.perf_counter() - started)
+    return found
+
+
+def measure(
+    widths: Sequence[int], x: Tensor, y: Tensor, *, batch_size: int, n_epochs: int, store: str, dtype: str
+) -> tuple[dict[str, Any], Gaussian]:
+    """A row of the table, but for what compares it with others; and the posterior, on the host."""
+    network = bmp.Network(mlp(*widths), bmp.Argmax(), input_shape=(widths[0],)).to(x.device)
+    synchronise(x.device)
+    started = time.perf_counter()
+    trainer = bmp.Trainer(network, x, y, batch_size=batch_size, site_store=store, site_dtype=dtype)
+    synchronise(x.device)
+    start = time.perf_counter() - started
+    first, *others = epoch_seconds(trainer, n_epochs)
+    gap = trainer.check_invariant()
+    row = {
+        "store": store,
+        "dtype": dtype,
+        "sites, GB": trainer.sites.plan.n_bytes / GIGABYTE,
+        "start, s": start,
+        "first epoch, s": first,
+        "epoch, s": statistics.median(others),
+        "posterior - prior x sites": gap,
+    }
+    return row, network.marginal.map(lambda part: part.cpu().clone())
+
+
+def distance(one: Gaussian, other: Gaussian) -> float:
+    """Root mean square of how far the means lie apart, in posterior std."""
+    return float(((one.mean - other.mean).square() * one.rho).double().mean().sqrt())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = new_parser("sites", __doc__)
+    parser.add_argument("--stores", nargs="+", default=list(STORES), choices=STORES)
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=list(DTYPES), help="of the sites")
+    parser.add_argument("--epochs", type=int, default=4, help="of visits, per store; at least 2")
+    parser.add_argument("--small", action="store_true", help="a small network, to try it on a CPU")
+    parser.add_argument("--widths", type=int, nargs="+", help=f"of the network; {WIDTHS} if not given")
+    parser.add_argument("--rows", type=int, help=f"training examples; {LARGE['rows']} if not given")
+    parser.add_argument("--batch-size", type=int, help=f"{LARGE['batch_size']} if not given")
+    options = parser.parse_args(argv)
+    size: dict[str, Any] = dict(SMALL if options.small else LARGE)
+    size |= {name: value for name in size if (value := getattr(options, name)) is not None}
+    if options.epochs < 2:
+        parser.error("--epochs must be at least 2: the first one is not counted")
+    if len(size["widths"]) < 2 or min(*size["widths"], size["rows"], size["batch_size"]) < 1:
+        parser.error(f"--widths needs two or more, and all sizes must be positive, got {size}")
+    device, report = begin("sites", options)
+    if device.type == "cpu" and not options.small and options.widths is None:
+        parser.error("the 5.6-million network is meant for a GPU; try --small, or give --widths, on a CPU")
+    x, y = random_data(size["widths"], size["rows"], device)
+    rows: list[dict[str, Any]] = []
+    first: tuple[float, Gaussian] | None = None
+    for store in options.stores:
+        for dtype in options.dtypes:
+            try:
+                row, posterior = measure(
+                    size["widths"],
+                    x,
+                    y,
+                    batch_size=size["batch_size"],
+                    n_epochs=options.epochs,
+                    store=store,
+                    dtype=dtype,
+                )
+            except (ValueError, MemoryError, OSError, torch.cuda.OutOfMemoryError) as error:  # no room for them there
+                print(f"{store}, {dtype}: not measured: {str(error).splitlines()[0]}", flush=True)
+                continue
+            finally:
+                gc.collect()
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+            first = first or (row["epoch, s"], posterior)
+            row[f"over {rows[0]['store'] if rows else store}"] = row["epoch, s"] / first[0]
+            row["off, std"] = distance(first[1], posterior)
+            rows.append(row)
+            report.show("costs", rows)
+    report.save("size", size)
+    if not rows:
+        parser.exit(
+            1, "no store had room for the sites; smaller --widths or --rows, or larger --batch-size, need less\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
