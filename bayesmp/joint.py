@@ -141,7 +141,7 @@ def refresh(
             break
         total = head_prior.to(found.constant) + found.constant * (len(x) / found.n_judged)
         heard = (total - total.max()).to(log_weights)
-        assumed, told = (1.0 / float(head.expected(part, -1.0)) for part in (log_weights, heard))
+        assumed, told = (float(head.in_training(part)) for part in (log_weights, heard))
         low, high = (assumed, high) if told > assumed else (low, assumed)
         log_weights = heard
         if abs(math.log(told / assumed)) < SAME_NOISE:
@@ -155,11 +155,11 @@ def refresh(
 
 def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
     """The belief in the two values of the grid around this constant, with it as their harmonic mean."""
-    grid = head.grid
+    grid = head.grid[head.heard]
     above = int(torch.searchsorted(grid, constant).clamp(1, len(grid) - 1))
     low, high = float(grid[above - 1]), float(grid[above])
     share = (1.0 / low - 1.0 / constant) / (1.0 / low - 1.0 / high)
-    weights = torch.zeros_like(grid)
+    weights = torch.zeros_like(head.grid)
     weights[above - 1], weights[above] = 1.0 - share, share
     return weights.clamp_min(1e-30).log().to(like)
 
