@@ -45,7 +45,7 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     found, classes = file.header["network"], list(classes)
     network = Network(
         [persistence.rebuild(part, LAYERS, classes) for part in found["layers"]],
-        persistence.rebuild(found["head"], HEADS, classes),
+        persistence.rebuild(_head_of_its_time(found["head"]), HEADS, classes),
         seed=found["seed"],
         input_shape=found["input_shape"],
         prior=found["prior"],
@@ -73,6 +73,13 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
         for name in part["given_priors"]:
             setattr(network.layers[k], f"{name}_prior", (means[k][name], variances[k][name]))
     return network
+
+
+def _head_of_its_time(described: dict[str, Any]) -> dict[str, Any]:
+    """The head as this version describes it: files that say nothing of tails are of Gaussian noise."""
+    if described["type"] == "Regression" and "tails" not in described["args"]:
+        return {**described, "args": {**described["args"], "tails": "gaussian"}}
+    return described
 
 
 def learn_from_file(network: Network, file: persistence.SavedFile) -> None:

@@ -28,7 +28,13 @@ from bayesmp.heads.base import Head, certain_grid, log_grid
 
 LEAST_MISS = 0.1  # of targets of order one
 NOISE_GRID = (1e-7, 1e3, 240)  # lowest and highest noise variance considered, and how many: steps of 10 %
-SPREAD_STEPS = (5, 10, 15, 20, 26)  # spreads of the noise considered, in steps of the logarithm of that grid: .48 to 2.5
+SPREAD_STEPS = (
+    5,
+    10,
+    15,
+    20,
+    26,
+)  # spreads of the noise considered, in steps of the logarithm of that grid: .48 to 2.5
 TAILS = ("learn", "gaussian")
 TAIL_COST = 1.0  # nats per unit of spread by which data must ask for tails
 
@@ -53,8 +59,8 @@ class RegressionPrediction:
         mean: predictive mean, (n, o), or (n,) if the network was trained on targets of shape (n,).
         epistemic_var: variance from not knowing the weights, of the same shape; shrinks with data.
         noise_var: variance of the noise around the function, a scalar; does not.
-        noise_spread: how much the noise differs from target to target, a scalar: the standard deviation of the logarithm
-            of its variance. 0 is Gaussian noise, 1 has clearly heavy tails (equations/noise.py).
+        noise_spread: how much the noise differs from target to target, a scalar: standard deviation of the logarithm of
+            its variance. 0 is Gaussian noise, 1 has clearly heavy tails (equations/noise.py).
     """
 
     mean: Tensor
@@ -193,8 +199,9 @@ class Regression(Head[RegressionPrediction]):
         self.noise_var = noise_var
         self.tails = tails if noise_var == "learn" else "gaussian"
         if self.has_tails:
-            middles = 1.0 / noise_mixture(_spreads(self.grid.log()))[0][:, REACH]  # of the noise's variance, in that of z = 0
-            self.grid = (middles[:, None] * self.grid).flatten()
+            ratios = noise_mixture(_spreads(self.grid.log())[1:])[0]
+            rows = self.grid / ratios[:, REACH, None]  # those of z = 0 lie on the first row
+            self.grid = torch.cat([self.grid, rows.flatten()])
 
     def config(self) -> dict[str, Any]:
         return {"noise_var": self.noise_var, **({"tails": self.tails} if self.has_tails else {})}
@@ -215,7 +222,8 @@ class Regression(Head[RegressionPrediction]):
 
     def _shape(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Of each pair of the grid, the logarithm of the middle variance and the spread around it."""
-        return self._kept("shape", like, self._make_shape)
+        middle, spread = self._kept("shape", like, self._make_shape)
+        return middle, spread
 
     def _make_shape(self) -> tuple[Tensor, ...]:
         middle = self.grid[self.heard].log()
@@ -341,4 +349,5 @@ class Regression(Head[RegressionPrediction]):
 
 def _spreads(log_grid: Tensor) -> Tensor:
     """The spreads that a grid of log-variances considers, 0 first."""
-    return (log_grid[1] - log_grid[0]) * torch.tensor([0.0, *SPREAD_STEPS]) if len(log_grid) > 1 else torch.zeros(1)
+    steps = log_grid.new_tensor([0.0, *SPREAD_STEPS])
+    return steps * (log_grid[1] - log_grid[0]) if len(log_grid) > 1 else steps[:1]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bayesmp import metrics
+from bayesmp.equations.normal import normal_cdf
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +36,18 @@ def is_classes(prediction: Any) -> bool:
         "expected what network.predict(x) returns, probabilities of shape (n, classes), or a pair (mean, std); got "
         f"{type(prediction).__name__} of shape {array.shape}"
     )
+
+
+def central_levels(prediction: Any, y: Floats) -> Floats:
+    """The level of the narrowest central interval that holds each target y (n,); prediction as for `is_classes`."""
+    mean, std = as_gaussian(prediction)
+    if len(y) != len(mean):
+        raise ValueError(f"y must hold one target per prediction: expected {len(mean)}, got {len(y)}")
+    if hasattr(prediction, "cdf"):
+        below = metrics.as_array(prediction.cdf(y.reshape(tuple(prediction.mean.shape)))).astype(np.float64).reshape(-1)
+    else:
+        below = normal_cdf(torch.as_tensor((y - mean) / std)).numpy()
+    return np.abs(2.0 * below - 1.0)
 
 
 def as_gaussian(prediction: Any) -> tuple[Floats, Floats]:
