@@ -204,7 +204,7 @@ class Regression(Head[RegressionPrediction]):
             self.grid = torch.cat([self.grid, rows.flatten()])
 
     def config(self) -> dict[str, Any]:
-        return {"noise_var": self.noise_var, **({"tails": self.tails} if self.has_tails else {})}
+        return {"noise_var": self.noise_var, "tails": self.tails}
 
     @property
     def has_tails(self) -> bool:
