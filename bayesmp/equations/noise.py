@@ -20,7 +20,6 @@ from bayesmp.equations.normal import normal_cdf
 REACH = 4  # nodes lie at -REACH .. REACH
 MAX_SPREAD = 3.0  # beyond it the nodes lie so far apart that the density has steps
 HALVINGS = 60  # of the bracket of a quantile: from a factor of e^24 to rounding
-EDGE = 1e-290  # probabilities are not asked to be nearer to 0 than this
 
 
 @cache

@@ -106,6 +106,10 @@ class Head(ABC, Generic[P]):
             data.
         """
 
+    def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
+        """`to_constant` for the part of the grid that is heard in training."""
+        return self.to_constant(m_out, y)[self.heard]
+
     @abstractmethod
     def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> P:
         """Predictions from the moments of the outputs, and their covariances (b, o, o) where they are known."""

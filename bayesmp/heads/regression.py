@@ -35,6 +35,7 @@ SPREAD_STEPS = (
     20,
     26,
 )  # spreads of the noise considered, in steps of the logarithm of that grid: .48 to 2.5
+LIKELY_NOISE = 0.1  # variance, of targets of order one
 TAILS = ("learn", "gaussian")
 TAIL_COST = 1.0  # nats per unit of spread by which data must ask for tails
 
@@ -260,10 +261,17 @@ class Regression(Head[RegressionPrediction]):
         if not self.has_tails:
             noise_var = self.expected(log_weights)
             return noise_var, torch.zeros_like(noise_var)
-        belief, (middle, spread) = torch.softmax(log_weights, 0), self._shape(log_weights)
-        off = middle - torch.dot(belief, middle)
-        square = torch.dot(belief, spread.square() + off.square())
-        return torch.dot(belief, self.grid_like(log_weights)), square.sqrt().clamp_max(MAX_SPREAD)
+        noise_var, middle, square = self._moments(log_weights).mv(torch.softmax(log_weights, 0))
+        return noise_var, (square - middle.square()).clamp_min(0.0).sqrt().clamp_max(MAX_SPREAD)
+
+    def _moments(self, like: Tensor) -> Tensor:
+        """What `noise` averages over the belief, (3, pairs); logarithms as of likely noise, so that little cancels."""
+        return self._kept("moments", like, self._make_moments)[0]
+
+    def _make_moments(self) -> tuple[Tensor, ...]:
+        middle, spread = self._shape(self.grid)
+        middle = middle - math.log(LIKELY_NOISE)
+        return (torch.stack([self.grid, middle, middle.square() + spread.square()]),)
 
     def prior_log_weights(self) -> Tensor:
         """As if one more target had been off by LEAST_MISS: flat in the logarithm, but for noise far below it.
@@ -303,23 +311,31 @@ class Regression(Head[RegressionPrediction]):
         """N(y, 1 / E[1 / noise_var]): the variational message for an uncertain noise, here without tails."""
         return gaussian_to_latent(y, self.in_training(log_weights))
 
+    def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Log of prod N(y; mean, var + noise_var)."""
+        return self._per_variance(m_out, y).sum((0, 1))
+
     def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
-        """Log of prod N(y; mean, var + noise_var), and of its mixtures.
+        """Log of prod N(y; mean, var + noise_var), and of mixtures of such densities.
 
         Note:
-            Parts of the noise lie on the grid of variances, too, so that mixtures are sums of densities that are known
-            already. Relative to the largest of an example they may underflow, with no likely noise.
+            Parts of the noise lie on the grid of variances, too, so mixtures are sums of densities that are known
+            already. Those far below the largest of an example underflow, where no noise is likely.
         """
-        var = m_out.var[..., None] + self.grid_like(m_out.mean)[self.heard]  # (b, o, k)
-        each = -0.5 * (torch.log(var) + (y - m_out.mean).square()[..., None] / var)
-        gaussian = each.sum((0, 1))
+        each = self._per_variance(m_out, y)
         if not self.has_tails:
-            return gaussian
+            return each.sum((0, 1))
         each = each.flatten(0, 1)
         top = each.amax(1, keepdim=True)
         mixed = (each - top).exp_() @ self._mixing(each)
-        found = mixed.clamp_min_(torch.finfo(mixed.dtype).tiny).log_().sum(0, dtype=torch.float64) + top.double().sum()
-        return torch.cat([gaussian.double(), found])
+        mixed = mixed.clamp_min_(torch.finfo(mixed.dtype).tiny).log_()
+        total = mixed.sum(0, dtype=torch.float64) + top.double().sum()
+        return torch.cat([each.sum(0, dtype=torch.float64), total])
+
+    def _per_variance(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Log N(y; mean, var + noise_var), but for a constant, (b, o, k)."""
+        var = m_out.var[..., None] + self.grid_like(m_out.mean)[self.heard]
+        return -0.5 * (torch.log(var) + (y - m_out.mean).square()[..., None] / var)
 
     def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> RegressionPrediction:
         return RegressionPrediction(m_out.mean, m_out.var, *self.noise(log_weights))
