@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from statistics import NormalDist
 from typing import Any, Protocol
 
@@ -188,7 +188,7 @@ class Regression(Head[RegressionPrediction]):
 
     def __init__(self, noise_var: float | str, *, tails: str = "learn") -> None:
         super().__init__()
-        self._made: dict[tuple[str, torch.dtype, torch.device], tuple[Tensor, ...]] = {}
+        self._averaged: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         if tails not in TAILS:
             raise ValueError(f"tails must be one of {', '.join(map(repr, TAILS))}, got {tails!r}")
         if noise_var == "learn":
@@ -221,36 +221,11 @@ class Regression(Head[RegressionPrediction]):
         """Variances per spread."""
         return len(self.grid) // (1 + len(SPREAD_STEPS)) if self.has_tails else len(self.grid)
 
-    def _shape(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _shape(self) -> tuple[Tensor, Tensor]:
         """Of each pair of the grid, the logarithm of the middle variance and the spread around it."""
-        middle, spread = self._kept("shape", like, self._make_shape)
-        return middle, spread
-
-    def _make_shape(self) -> tuple[Tensor, ...]:
         middle = self.grid[self.heard].log()
         n_rows = len(self.grid) // len(middle)
         return middle.repeat(n_rows), _spreads(middle)[:n_rows].repeat_interleave(len(middle))
-
-    def _mixing(self, like: Tensor) -> Tensor:
-        """Shares of the variances of the first row in each pair of the other rows, (g, pairs)."""
-        return self._kept("mixing", like, self._make_mixing)[0]
-
-    def _make_mixing(self) -> tuple[Tensor, ...]:
-        n, parts = self._row, torch.arange(-REACH, REACH + 1)
-        _, shares = noise_mixture(self.grid.new_zeros(()))
-        found = self.grid.new_zeros(n, len(SPREAD_STEPS), n)
-        at = torch.arange(n)
-        for row, steps in enumerate(SPREAD_STEPS):
-            for share, part in zip(shares, parts, strict=True):
-                found[:, row].index_put_(((at + steps * part).clamp(0, n - 1), at), share, accumulate=True)
-        return (found.flatten(1),)
-
-    def _kept(self, name: str, like: Tensor, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What the grid gives, in the dtype and on the device of another tensor; made once."""
-        key = (name, like.dtype, like.device)
-        if key not in self._made:
-            self._made[key] = tuple(part.to(like) for part in make())
-        return self._made[key]
 
     def noise(self, log_weights: Tensor) -> tuple[Tensor, Tensor]:
         r"""Variance and spread of the noise: all that the belief holds for possible, as one log-normal variance.
@@ -266,12 +241,13 @@ class Regression(Head[RegressionPrediction]):
 
     def _moments(self, like: Tensor) -> Tensor:
         """What `noise` averages over the belief, (3, pairs); logarithms as of likely noise, so that little cancels."""
-        return self._kept("moments", like, self._make_moments)[0]
-
-    def _make_moments(self) -> tuple[Tensor, ...]:
-        middle, spread = self._shape(self.grid)
-        middle = middle - math.log(LIKELY_NOISE)
-        return (torch.stack([self.grid, middle, middle.square() + spread.square()]),)
+        key = (like.dtype, like.device)
+        if key not in self._averaged:
+            middle, spread = self._shape()
+            middle = middle - math.log(LIKELY_NOISE)
+            found = torch.stack([self.grid, middle, middle.square() + spread.square()])
+            self._averaged[key] = found.to(like)
+        return self._averaged[key]
 
     def prior_log_weights(self) -> Tensor:
         """As if one more target had been off by LEAST_MISS: flat in the logarithm, but for noise far below it.
@@ -281,7 +257,7 @@ class Regression(Head[RegressionPrediction]):
         """
         if not self.is_learned:
             return torch.zeros_like(self.grid)
-        return -0.5 * LEAST_MISS**2 / self.grid - TAIL_COST * self._shape(self.grid)[1]
+        return -0.5 * LEAST_MISS**2 / self.grid - TAIL_COST * self._shape()[1]
 
     def check_targets(self, y: Any, n_outputs: int) -> Tensor:
         y = checks.check_real_targets(y, n_outputs)
@@ -327,7 +303,7 @@ class Regression(Head[RegressionPrediction]):
             return each.sum((0, 1))
         each = each.flatten(0, 1)
         top = each.amax(1, keepdim=True)
-        mixed = (each - top).exp_() @ self._mixing(each)
+        mixed = (each - top).exp_() @ _mixing(self._row, each.dtype, each.device)
         mixed = mixed.clamp_min_(torch.finfo(mixed.dtype).tiny).log_()
         total = mixed.sum(0, dtype=torch.float64) + top.double().sum()
         return torch.cat([each.sum(0, dtype=torch.float64), total])
@@ -361,6 +337,19 @@ class Regression(Head[RegressionPrediction]):
         noise = repr(self.noise_var) if isinstance(self.noise_var, str) else f"{self.noise_var:.6g}"
         tails = ", tails='gaussian'" if self.is_learned and not self.has_tails else ""
         return f"Regression(noise_var={noise}{tails})"
+
+
+@cache
+def _mixing(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What each of n variances contributes to the pairs with a spread, (n, pairs): a part of the noise lies as many
+    steps of the grid from the middle variance as the spread and its node say; at the ends of the grid, on the last.
+    """
+    _, shares = noise_mixture(torch.zeros((), dtype=torch.float64))
+    found, at = torch.zeros(n, len(SPREAD_STEPS), n, dtype=torch.float64), torch.arange(n)
+    for row, steps in enumerate(SPREAD_STEPS):
+        for node, share in enumerate(shares, start=-REACH):
+            found[:, row].index_put_(((at + steps * node).clamp(0, n - 1), at), share, accumulate=True)
+    return found.flatten(1).to(device=device, dtype=dtype)
 
 
 def _spreads(log_grid: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ def test_gaussian_noise_is_the_first_row_of_the_grid():
 
 def test_what_is_not_known_of_the_noise_widens_its_spread():
     head = Regression("learn")
-    middle, spread = head._shape(head.grid)
+    middle, spread = head._shape()
     belief = torch.where(spread == 0.0, -0.5 * ((middle - np.log(0.2)) / 0.3).square(), -1e4)
     assert float(head.noise(belief)[1]) == pytest.approx(0.3, rel=1e-2)
     assert float(head.noise(torch.zeros_like(belief))[1]) == MAX_SPREAD
