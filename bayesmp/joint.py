@@ -135,27 +135,32 @@ def refresh(
     else:
         examples = _Examples(network, basis, x_seen, y_seen, weight, keeps=keeps)
     low, high = 0.0, math.inf
+    log_weights = log_weights[head.heard]
     for _ in range(rounds):
         found = _judge(head, examples, log_weights, len(x), settings)
         if found.constant is None:
             break
-        total = head_prior.to(found.constant) + found.constant * (len(x) / found.n_judged)
+        total = head_prior[head.heard].to(found.constant) + found.constant * (len(x) / found.n_judged)
         heard = (total - total.max()).to(log_weights)
-        assumed, told = (1.0 / float(head.expected(part, -1.0)) for part in (log_weights, heard))
+        assumed, told = (float(head.in_training(part)) for part in (log_weights, heard))
         low, high = (assumed, high) if told > assumed else (low, assumed)
         log_weights = heard
         if abs(math.log(told / assumed)) < SAME_NOISE:
             break
         if not low < told < high:
             log_weights = _certain(head, math.sqrt(low * high), heard)
-    scores = _scores(head, found, log_weights if found.constant is None else heard)
-    constant = None if found.constant is None else found.constant * (len(x) / found.n_judged)
+    constant = None
+    if found.constant is not None:
+        constant = _whole_message(head, found) * (len(x) / found.n_judged)
+        total = head_prior.to(constant) + constant
+        log_weights = (total - total.max()).to(log_weights)
+    scores = _scores(head, found, log_weights)
     return Refreshed(found.evidence, constant, scores, found.m_out.mean, found.n_clipped)
 
 
 def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
     """The belief in the two values of the grid around this constant, with it as their harmonic mean."""
-    grid = head.grid
+    grid = head.grid[head.heard]
     above = int(torch.searchsorted(grid, constant).clamp(1, len(grid) - 1))
     low, high = float(grid[above - 1]), float(grid[above])
     share = (1.0 / low - 1.0 / constant) / (1.0 / low - 1.0 / high)
@@ -407,10 +412,20 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
         left.append(found)
         n_clipped += clipped
         if head.is_learned:
-            message = head.to_constant(found, part.y).double()
+            message = head.to_heard(found, part.y).double()
             constant = message if constant is None else constant + message
     m_out, y = _join([part.m_out for part, _ in parts]), torch.cat([part.y for part, _ in parts])
     return _Judged(evidence, m_out, _join(left), y, constant, n_judged, n_clipped)
+
+
+def _whole_message(head: Head, found: _Judged) -> Tensor:
+    """The message of the examples judged to all of the head's grid, where only a part of it is heard in training."""
+    assert found.constant is not None
+    if len(found.constant) == len(head.grid):
+        return found.constant
+    left = found.left_out
+    parts = zip(left.mean.split(1024), left.var.split(1024), found.y.split(1024), strict=True)
+    return torch.stack([head.to_constant(Moments(mean, var), y).double() for mean, var, y in parts]).sum(0)
 
 
 def _scores(head: Head, found: _Judged, log_weights: Tensor) -> dict[str, float]:

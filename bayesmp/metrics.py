@@ -39,12 +39,21 @@ def gaussian_nll(mean: Array, var: Array, y: Array) -> float:
 
 
 def coverage(mean: Array, std: Array, y: Array, level: float = 0.9) -> float:
-    r"""Fraction of y inside the central interval mean ± \Phi^{-1}((1 + level) / 2) std; calibrated: close to level."""
+    r"""Fraction of y inside the central interval mean ± \Phi^{-1}((1 + level) / 2) std; calibrated: close to level.
+
+    That is the interval of a Gaussian; for noise with tails there is `interval_coverage`.
+    """
     mean, std, y = _same_shape(mean=mean, std=std, y=y)
     if not 0.0 < level < 1.0:
         raise ValueError(f"level is a probability between 0 and 1, got {level}")
     half_width = NormalDist().inv_cdf((1.0 + level) / 2.0) * std
     return float(np.mean(np.abs(y - mean) <= half_width))
+
+
+def interval_coverage(low: Array, high: Array, y: Array) -> float:
+    """Fraction of y inside intervals with these ends, as `prediction.interval(level)` gives them."""
+    low, high, y = _same_shape(low=low, high=high, y=y)
+    return float(np.mean((low <= y) & (y <= high)))
 
 
 # Classification

@@ -47,7 +47,7 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     found, classes = file.header["network"], list(classes)
     network = Network(
         [persistence.rebuild(part, LAYERS, classes) for part in found["layers"]],
-        persistence.rebuild(found["head"], HEADS, classes),
+        persistence.rebuild(_head_of_its_time(found["head"]), HEADS, classes),
         seed=found["seed"],
         input_shape=found["input_shape"],
         prior=found["prior"],
@@ -75,6 +75,13 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
         for name in part["given_priors"]:
             setattr(network.layers[k], f"{name}_prior", (means[k][name], variances[k][name]))
     return network
+
+
+def _head_of_its_time(described: dict[str, Any]) -> dict[str, Any]:
+    """The head as this version describes it: files from before there were tails have Gaussian noise."""
+    if described["type"] == "Regression" and "tails" not in described["args"]:
+        return {**described, "args": {**described["args"], "tails": "gaussian"}}
+    return described
 
 
 def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
@@ -119,7 +126,8 @@ def _belief_from_file(
 
 def check_same_network(network: Network, file: persistence.SavedFile, remedy: str) -> None:
     """Raise unless the network in an open file is this one, but for what was learned."""
-    ours, theirs = persistence.as_saved(network.description()), file.header["network"]
+    ours, theirs = persistence.as_saved(network.description()), dict(file.header["network"])
+    theirs["head"] = _head_of_its_time(theirs["head"])
     different = [name for name in ours if name not in LEARNED and ours[name] != theirs.get(name)]
     if not different:
         fixed = [name for name in network.state() if name in FIXED_TENSORS or name.startswith("past.")]

@@ -11,7 +11,7 @@ import io
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,7 +146,7 @@ class TableModel:
         if isinstance(known, RegressionPrediction):
             assert self.estimator._y_scaling is not None
             known = known.undo(self.estimator._y_scaling)
-            known = RegressionPrediction(known.mean[:, 0], known.epistemic_var[:, 0], known.noise_var.reshape(()))
+            known = replace(known.flat(), noise_var=known.noise_var.reshape(()))
         return TablePrediction(known, is_unlike, encoded.notes)
 
     def was_trained_on(self, frame: DataFrame) -> bool:
@@ -173,9 +173,9 @@ class TableModel:
         known = prediction.known
         if isinstance(known, RegressionPrediction):
             return {
-                **_errors(known.mean.numpy(), known.std.numpy(), y),
-                "in 50 % interval": metrics.coverage(known.mean, known.std, y, 0.5),
-                "in 90 % interval": metrics.coverage(known.mean, known.std, y, 0.9),
+                **_errors(known.mean.numpy(), -float(known.log_prob(y).mean()), y),
+                "in 50 % interval": metrics.interval_coverage(*known.interval(0.5), y),
+                "in 90 % interval": metrics.interval_coverage(*known.interval(0.9), y),
             }
         index = self.indices(y)
         return {
@@ -190,7 +190,7 @@ class TableModel:
         n = len(y)
         if self.target.task == "regression":
             mean, std = (np.full(n, value) for value in self.facts.guess)
-            return _errors(mean, std, y)
+            return _errors(mean, metrics.gaussian_nll(mean, np.square(std), y), y)
         probs, index = np.tile(self.facts.guess, (n, 1)), self.indices(y)
         return {
             "accuracy": metrics.accuracy(probs, index),
@@ -209,7 +209,7 @@ class TableModel:
         """One sentence on whether it is as sure as it is right."""
         known, n = prediction.known, len(y)
         if isinstance(known, RegressionPrediction):
-            share, wanted = metrics.coverage(known.mean, known.std, y, 0.9), 0.9
+            share, wanted = metrics.interval_coverage(*known.interval(0.9), y), 0.9
             said = f"{_percent(share)} of the rows lie in their 90 % interval"
         else:
             share, wanted = metrics.accuracy(known.probs, self.indices(y)), float(known.probs.max(1).values.mean())
@@ -275,10 +275,10 @@ def _percent(share: float) -> str:
     return f"{100.0 * share:.0f} %"
 
 
-def _errors(mean: Floats, std: Floats, y: Floats) -> dict[str, float]:
+def _errors(mean: Floats, nll: float, y: Floats) -> dict[str, float]:
     error, spread = metrics.rmse(mean, y), float(y.std())
     r2 = 1.0 - (error / spread) ** 2 if spread > 0.0 else math.nan
-    return {"R2": r2, "RMSE": error, "NLL": metrics.gaussian_nll(mean, np.square(std), y)}
+    return {"R2": r2, "RMSE": error, "NLL": nll}
 
 
 def _guess(target: Target, y: NDArray[Any]) -> tuple[float, ...]:

@@ -206,7 +206,7 @@ class Ours:
     def __call__(self, x: Floats) -> Any:
         if hasattr(self.model, "predict_proba"):
             return self.model.predict_proba(x)
-        return self.model.predict(x, return_std=True)
+        return self.model._predict(x).undo(self.model._y_scaling).flat()
 
     def extra(self, unit: float) -> dict[str, Any]:
         """Leave-one-out NLL, for targets in this unit, and where training stopped."""
@@ -216,15 +216,19 @@ class Ours:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def regression_scores(predicted: tuple[Floats, Floats], y: Floats, unit: float) -> dict[str, float]:
+def regression_scores(
+    predicted: tuple[Floats, Floats] | bmp.RegressionPrediction, y: Floats, unit: float
+) -> dict[str, float]:
+    """Of Gaussians (mean, std), or of what our network says."""
     from sklearn.metrics import r2_score
 
-    mean, std = predicted
-    return {
-        "R2": float(r2_score(y, mean)),
-        "NLL": metrics.gaussian_nll(mean / unit, np.square(std / unit), y / unit),
-        COVERAGE: metrics.coverage(mean, std, y, LEVEL),
-    }
+    if isinstance(predicted, tuple):
+        mean, std = predicted
+        nll, held = metrics.gaussian_nll(mean, np.square(std), y), metrics.coverage(mean, std, y, LEVEL)
+    else:
+        mean, nll = predicted.mean.numpy(), -float(predicted.log_prob(y).mean())
+        held = metrics.interval_coverage(*predicted.interval(LEVEL), y)
+    return {"R2": float(r2_score(y, mean)), "NLL": nll - float(np.log(unit)), COVERAGE: held}
 
 
 def class_scores(probs: Floats, y: NDArray[Any]) -> dict[str, float]:

@@ -38,7 +38,7 @@ def regression_scores(prediction: RegressionPrediction, y: Array) -> dict[str, f
     mean, var = prediction.mean, prediction.var
     if not (mean.isfinite().all() and var.isfinite().all()):
         return {"RMSE": math.nan, "NLL": math.nan}
-    return {"RMSE": metrics.rmse(mean, y), "NLL": metrics.gaussian_nll(mean, var, y)}
+    return {"RMSE": metrics.rmse(mean, y), "NLL": -float(prediction.log_prob(y).double().mean())}
 
 
 def entropy(probs: Tensor) -> Tensor:

@@ -106,10 +106,13 @@ def table_task(table: Table, seed: int, *, on_test: bool = False) -> Task:
 def scores(network: bmp.Network, history: bmp.History, task: Task) -> dict[str, Any]:
     """The columns of a row but for the time."""
     prediction = network.predict(task.x_held_out)
-    mean, std = prediction.mean.cpu(), prediction.std.cpu()
     found: dict[str, Any] = regression_scores(prediction, task.y_held_out)
     found["leave-one-out NLL"] = history.loo_nll[-1]
-    found[COVERAGE] = metrics.coverage(mean, std, task.y_held_out, LEVEL) if std.isfinite().all() else math.nan
+    found[COVERAGE] = (
+        metrics.interval_coverage(*prediction.interval(LEVEL), task.y_held_out.to(prediction.mean))
+        if prediction.std.isfinite().all()
+        else math.nan
+    )
     noise_std = float(prediction.noise_var) ** 0.5
     return found | {"noise std": noise_std, "noise std / true": task.noise_std and noise_std / task.noise_std}
 

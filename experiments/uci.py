@@ -96,18 +96,18 @@ class Uci(Experiment):
         seed = parameters["split"]
         told: Record = {}
         if parameters["method"] == "ours":
-            (mean, var), told = predict_ours(split, seed=seed, max_epochs=parameters.get("max_epochs"))
+            found, told = predict_ours(split, seed=seed, max_epochs=parameters.get("max_epochs"))
         elif parameters["method"] == "laplace":
-            mean, var = predict_laplace(split, seed=seed)
+            found = _gaussians(*predict_laplace(split, seed=seed))
         else:
-            mean, var = predict_tagi(split, seed=seed)
+            found = _gaussians(*predict_tagi(split, seed=seed))
         seconds = time.perf_counter() - started
         return {
             "n_train": len(split.x_train),
             "n_test": len(split.x_test),
-            "rmse": metrics.rmse(mean, split.y_test),
-            "log_likelihood": -metrics.gaussian_nll(mean, var, split.y_test),
-            "coverage": metrics.coverage(mean, np.sqrt(var), split.y_test, LEVEL),
+            "rmse": metrics.rmse(found.mean, split.y_test),
+            "log_likelihood": float(found.log_prob(split.y_test).mean()),
+            "coverage": metrics.interval_coverage(*found.interval(LEVEL), split.y_test),
             "train_seconds": seconds,
             **told,
         }
@@ -189,7 +189,18 @@ class Uci(Experiment):
         return [Picture("log_likelihood.png", caption)]
 
 
-def predict_ours(split: Dataset, *, seed: int, max_epochs: int | None = None) -> tuple[Moments, Record]:
+def _gaussians(mean: Floats, var: Floats) -> bmp.RegressionPrediction:
+    """Gaussians with these moments (n,); what is noise in them does not matter."""
+    return bmp.RegressionPrediction(
+        torch.as_tensor(mean, dtype=torch.float64),
+        torch.as_tensor(var, dtype=torch.float64),
+        torch.zeros((), dtype=torch.float64),
+    )
+
+
+def predict_ours(
+    split: Dataset, *, seed: int, max_epochs: int | None = None
+) -> tuple[bmp.RegressionPrediction, Record]:
     """What MPRegressor(hidden=(50,), random_state=seed) says about the test rows, without scikit-learn."""
     x_scaling, y_scaling = Scaling.fit(split.x_train), Scaling.fit(split.y_train[:, None])
     drawn = int(np.random.RandomState(seed).randint(2**31 - 1))
@@ -200,8 +211,8 @@ def predict_ours(split: Dataset, *, seed: int, max_epochs: int | None = None) ->
         x, y = x_scaling.apply(split.x_train), y_scaling.apply(split.y_train[:, None])
         history = bmp.fit(network, x, y, seed=drawn, progress=False, **limit)
     found = network.to(torch.float64).predict(x_scaling.apply(split.x_test)).undo(y_scaling)
-    told = {"epochs": len(history), "stopped": history.stopped}
-    return (found.mean.numpy().ravel(), found.var.numpy().ravel()), told
+    told = {"epochs": len(history), "stopped": history.stopped, "noise_spread": float(found.noise_spread)}
+    return found.flat(), told
 
 
 def predict_laplace(split: Dataset, *, seed: int) -> Moments:

@@ -94,6 +94,7 @@ NOT_SAVED = {
     "share": "set before each visit",
     "constant_limit": "set before each visit",
     "_grids": "copies at hand",
+    "_averaged": "copies at hand",
     "_identified": "found when it is first needed",
     "_influence": "found when it is first needed",
     "_asks_data": "the shape of images is known by now",

@@ -59,6 +59,12 @@ def test_coverage_of_well_calibrated_predictions_is_the_level():
     assert metrics.coverage(np.zeros_like(y), np.ones_like(y), y, 0.8) == pytest.approx(0.8, abs=0.005)
 
 
+def test_interval_coverage_counts_what_lies_between_the_ends():
+    assert metrics.interval_coverage([0.0, 0.0, 0.0, 2.0], [1.0, 1.0, 1.0, 3.0], [0.0, 1.0, 1.5, 2.5]) == 0.75
+    with pytest.raises(ValueError, match="shapes must be equal"):
+        metrics.interval_coverage([0.0, 1.0], [1.0, 2.0], [0.5])
+
+
 @pytest.mark.parametrize("level", [0.0, 1.0, 90.0])
 def test_coverage_refuses_a_level_that_is_no_probability(level):
     with pytest.raises(ValueError, match="between 0 and 1"):

@@ -213,6 +213,22 @@ def test_the_calibration_curve_of_intervals_is_that_of_the_normal(factor):
     draw(ax)
 
 
+def test_noise_with_tails_is_drawn_with_its_own_intervals():
+    """Targets drawn from heavy tails lie on the diagonal; by a Gaussian of their std they would not."""
+    n = 20_000
+    zeros, spread = torch.zeros(n, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
+    prediction = bmp.RegressionPrediction(zeros, zeros + 0.1, torch.ones((), dtype=torch.float64), spread)
+    y = prediction.sample(1, seed=1)[0].numpy()
+    curves = [plots.calibration_curve(part, y).lines[-1] for part in (prediction, (zeros, prediction.std))]
+    off = [np.abs(np.asarray(curve.get_xdata()) - np.asarray(curve.get_ydata())).max() for curve in curves]
+    assert off[0] < 0.015 and off[1] > 0.1
+    some = prediction[:500]
+    ax = plots.predicted_against_true(some.mean, some.std, y[:500], interval=some.interval(0.5), level=0.5)
+    held = metrics.interval_coverage(*some.interval(0.5), y[:500])
+    assert f"{100 * held:.0f} % in their 50 % interval" in ax.texts[-1].get_text()
+    draw(ax)
+
+
 def test_the_grey_area_holds_95_percent_of_what_calibrated_models_do():
     (area,) = plots.calibration_curve(*calibrated(100)).collections
     edge = area.get_paths()[0].vertices

@@ -71,7 +71,7 @@ def draw(model: TableModel, prediction: TablePrediction, y: NDArray[Any], path: 
     known = prediction.known
     if isinstance(known, RegressionPrediction):
         figure = Figure(figsize=(4.8, 4.6), layout="constrained", dpi=150)
-        ax = plots.predicted_against_true(known.mean, known.std, y, figure.subplots())
+        ax = plots.predicted_against_true(known.mean, known.std, y, figure.subplots(), interval=known.interval(0.9))
         ax.set(xlabel=f"true {model.target.name}", ylabel=f"predicted {model.target.name}")
     else:
         side = min(2.6 + 0.36 * len(model.classes), 9.0)

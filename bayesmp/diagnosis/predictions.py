@@ -58,7 +58,8 @@ def judge_calibration(prediction: Any, y: Tensor) -> Iterator[Finding]:
 
 def _judge_intervals(prediction: Any, y: Tensor) -> Iterator[Finding]:
     n = y.numel()
-    held = metrics.coverage(prediction.mean, prediction.std, y, LEVEL)
+    low, high = prediction.interval(LEVEL)
+    held = metrics.interval_coverage(low, high, y)
     error = math.sqrt(LEVEL * (1.0 - LEVEL) / n)
     gap = held - LEVEL
     if abs(gap) < max(COVERAGE_GAP, CHANCE * error):

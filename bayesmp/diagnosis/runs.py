@@ -60,11 +60,10 @@ def judge_constant(network: Any, told: Told | None) -> Iterator[Finding]:
     head = network.head
     if not head.is_learned:
         return
-    value = float(head.expected(network.head_log_weights))
     if isinstance(head, Regression):
-        yield from _judge_noise(value, told)
+        yield from _judge_noise(float(head.in_training(network.head_log_weights)), told)
     elif isinstance(head, (Argmax, Softmax)):
-        yield from _judge_link(value, float(head.natural_scale))
+        yield from _judge_link(float(head.expected(network.head_log_weights)), float(head.natural_scale))
 
 
 def _judge_link(value: float, usual: float) -> Iterator[Finding]:

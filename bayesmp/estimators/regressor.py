@@ -26,9 +26,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
     """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
 
     Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. The
-    variance of the noise is learned; with several targets it is one number for all of them, relative to the variance of
-    each. Where they are noisy to different degrees, which a warning tells, MultiOutputRegressor(MPRegressor()) of
-    scikit-learn has a network, and a noise, for each.
+    variance of the noise and its tails are learned; with several targets they are the same for all of them, relative to
+    the variance of each. Where they are noisy to different degrees, which a warning tells,
+    MultiOutputRegressor(MPRegressor()) of scikit-learn has a network, and a noise, for each.
 
     Args:
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a

@@ -53,6 +53,12 @@ class Head(ABC, Generic[P]):
             )
         return shape_out[0]
 
+    @property
+    def heard(self) -> slice:
+        """The part of the grid that messages to the outputs are made with, in rising order: all of it, unless a head's
+        grid holds more than that one constant."""
+        return slice(None)
+
     def prior_log_weights(self) -> Tensor:
         """Log-prior over the grid: flat in the logarithm of the constant."""
         return torch.zeros_like(self.grid)
@@ -101,6 +107,10 @@ class Head(ABC, Generic[P]):
             data.
         """
 
+    def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
+        """`to_constant` for the part of the grid that is heard in training."""
+        return self.to_constant(m_out, y)[self.heard]
+
     @abstractmethod
     def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> P:
         """Predictions from the moments of the outputs, and their covariances (b, o, o) where they are known."""
@@ -121,6 +131,13 @@ class Head(ABC, Generic[P]):
         if power != 1.0:
             grid = grid**power
         return torch.dot(torch.softmax(log_weights, 0), grid) if self.is_learned else grid[0]
+
+    def in_training(self, log_weights: Tensor) -> Tensor:
+        """1 / E[1 / constant], the constant that messages to the outputs are made with."""
+        if not self.is_learned:
+            return self.grid_like(log_weights)[0]
+        grid = self.grid_like(log_weights)[self.heard]
+        return 1.0 / torch.dot(torch.softmax(log_weights[self.heard], 0), grid.reciprocal())
 
 
 def without_own_message(m_out: Moments, m_back: Gaussian) -> Moments:

@@ -1,9 +1,10 @@
-"""Real targets with Gaussian noise, of known or learned variance."""
+"""Real targets with noise: Gaussian of a given variance, or of learned variance and tails."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from statistics import NormalDist
 from typing import Any, Protocol
 
@@ -12,11 +13,31 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.equations.likelihood import gaussian_to_latent
+from bayesmp.equations.noise import (
+    MAX_SPREAD,
+    REACH,
+    draw_noise,
+    noise_mixture,
+    noisy_cdf,
+    noisy_log_density,
+    noisy_reach,
+)
+from bayesmp.equations.normal import normal_cdf
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
 
 LEAST_MISS = 0.1  # of targets of order one
 NOISE_GRID = (1e-7, 1e3, 240)  # lowest and highest noise variance considered, and how many: steps of 10 %
+SPREAD_STEPS = (
+    5,
+    10,
+    15,
+    20,
+    26,
+)  # spreads of the noise considered, in steps of the logarithm of that grid: .48 to 2.5
+LIKELY_NOISE = 0.1  # variance, of targets of order one
+TAILS = ("learn", "gaussian")
+TAIL_COST = 1.0  # nats per unit of spread by which data must ask for tails
 
 
 class Scaling(Protocol):
@@ -31,7 +52,7 @@ class Scaling(Protocol):
 
 @dataclass(frozen=True)
 class RegressionPrediction:
-    """Predictive Gaussians, one per row and output: what the network believes, and the noise around it.
+    """Predictive distributions, one per row and output: what the network believes, and the noise around it.
 
     `prediction[rows]` takes some of its rows, `len(prediction)` counts them.
 
@@ -39,11 +60,14 @@ class RegressionPrediction:
         mean: predictive mean, (n, o), or (n,) if the network was trained on targets of shape (n,).
         epistemic_var: variance from not knowing the weights, of the same shape; shrinks with data.
         noise_var: variance of the noise around the function, a scalar; does not.
+        noise_spread: how much the noise differs from target to target, a scalar: standard deviation of the logarithm of
+            its variance. 0 is Gaussian noise, 1 has clearly heavy tails (equations/noise.py).
     """
 
     mean: Tensor
     epistemic_var: Tensor
     noise_var: Tensor
+    noise_spread: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     @property
     def var(self) -> Tensor:
@@ -54,25 +78,35 @@ class RegressionPrediction:
     def std(self) -> Tensor:
         return self.var.sqrt()
 
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the noise has no tails but those of a Gaussian."""
+        return not bool((self.noise_spread > 0).any())
+
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval that holds a new target with this probability."""
         if not 0.0 < level < 1.0:
             raise ValueError(f"level must lie strictly between 0 and 1, got {level}")
-        return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
+        reach = self._reach(0.5 - 0.5 * level)
+        return self.mean - reach, self.mean + reach
 
     def quantile(self, p: float) -> Tensor:
         """The value below which a new target lies with probability p."""
         if not 0.0 < p < 1.0:
             raise ValueError(f"p must lie strictly between 0 and 1, got {p}")
-        return self.mean + NormalDist().inv_cdf(p) * self.std
+        return self.mean - self._reach(p) if p < 0.5 else self.mean + self._reach(1.0 - p)
 
     def log_prob(self, y: Any) -> Tensor:
         """Log-density of new targets y, one number per target; its mean is the log-likelihood of a test set."""
-        y = checks.as_tensor(y, "y").to(self.mean)
-        y = y.reshape(self.mean.shape) if y.numel() == self.mean.numel() and len(y) == len(self) else y
-        if y.shape != self.mean.shape:
-            raise ValueError(f"y must have the shape of the prediction, {tuple(self.mean.shape)}, got {tuple(y.shape)}")
-        return -0.5 * ((y - self.mean).square() / self.var + torch.log(2.0 * math.pi * self.var))
+        gap = self._check_targets(y) - self.mean
+        if self.is_gaussian:
+            return -0.5 * (gap.square() / self.var + torch.log(2.0 * math.pi * self.var))
+        return noisy_log_density(gap, *self._parts())
+
+    def cdf(self, y: Any) -> Tensor:
+        """Probability that a new target lies below y, one number per target; even between 0 and 1 if all is right."""
+        gap = self._check_targets(y) - self.mean
+        return normal_cdf(gap / self.std) if self.is_gaussian else noisy_cdf(gap, *self._parts())
 
     def sample(self, n: int = 1, *, seed: int = 0) -> Tensor:
         """n draws (n, *mean.shape) of new targets, each independent of the others; whole functions come from
@@ -80,48 +114,84 @@ class RegressionPrediction:
         """
         n = checks.check_positive_int(n, "n")
         generator = torch.Generator().manual_seed(seed)
-        draws = torch.randn(n, *self.mean.shape, generator=generator, dtype=torch.float64)
-        return self.mean + self.std * draws.to(self.mean)
+        shape = (n, *self.mean.shape)
+        draws = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.mean)
+        if self.is_gaussian:
+            return self.mean + self.std * draws
+        ratios = draw_noise(shape, self.noise_spread, generator).to(self.mean)
+        return self.mean + (self.epistemic_var + ratios * self.noise_var).sqrt() * draws
 
     def undo(self, scaling: Scaling) -> RegressionPrediction:
         """The same prediction in the units that targets had before `scaling` (data.Scaling) standardised them."""
         std = torch.as_tensor(scaling.std).to(self.mean)
         mean = torch.as_tensor(scaling.mean).to(self.mean)
-        return RegressionPrediction(
-            self.mean * std + mean, self.epistemic_var * std.square(), self.noise_var * std.square()
+        return replace(
+            self,
+            mean=self.mean * std + mean,
+            epistemic_var=self.epistemic_var * std.square(),
+            noise_var=self.noise_var * std.square(),
         )
 
     def flat(self) -> RegressionPrediction:
         """One output: (n,) instead of (n, 1)."""
-        return RegressionPrediction(self.mean[:, 0], self.epistemic_var[:, 0], self.noise_var)
+        return self._with(self.mean[:, 0], self.epistemic_var[:, 0])
 
     def __len__(self) -> int:
         return len(self.mean)
 
     def __getitem__(self, rows: Any) -> RegressionPrediction:
-        return RegressionPrediction(self.mean[rows], self.epistemic_var[rows], self.noise_var)
+        return self._with(self.mean[rows], self.epistemic_var[rows])
 
     @staticmethod
     def concatenate(parts: list[RegressionPrediction]) -> RegressionPrediction:
-        return RegressionPrediction(
-            torch.cat([part.mean for part in parts]),
-            torch.cat([part.epistemic_var for part in parts]),
-            parts[0].noise_var,
+        return parts[0]._with(
+            torch.cat([part.mean for part in parts]), torch.cat([part.epistemic_var for part in parts])
         )
+
+    def _with(self, mean: Tensor, epistemic_var: Tensor) -> RegressionPrediction:
+        """Other outputs, the same noise."""
+        return replace(self, mean=mean, epistemic_var=epistemic_var)
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Variance of the outputs, variance and spread of the noise, as the equations take them."""
+        return self.epistemic_var, self.noise_var.to(self.mean), self.noise_spread.to(self.mean)
+
+    def _reach(self, tail: float) -> Tensor:
+        """How far from the mean the upper and the lower tail of this probability begin."""
+        if self.is_gaussian:
+            return -NormalDist().inv_cdf(tail) * self.std
+        return noisy_reach(tail, *self._parts())
+
+    def _check_targets(self, y: Any) -> Tensor:
+        """y as a tensor of the prediction's shape, or a ValueError."""
+        y = checks.as_tensor(y, "y").to(self.mean)
+        y = y.reshape(self.mean.shape) if y.numel() == self.mean.numel() and len(y) == len(self) else y
+        if y.shape != self.mean.shape:
+            raise ValueError(f"y must have the shape of the prediction, {tuple(self.mean.shape)}, got {tuple(y.shape)}")
+        return y
 
 
 class Regression(Head[RegressionPrediction]):
-    """y = output + N(0, noise_var), one target per output.
+    """y = output + noise, one target per output.
+
+    A given noise is Gaussian. Where it is learned, so are its tails: the variance of the noise may differ from target
+    to target, and how much it does is judged with it, at outputs that have not seen the target (equations/noise.py).
+    The grid holds pairs of variance and spread, one row of variances per spread; the first row, spread 0, is Gaussian.
+    Training hears this row alone, so tails change what is predicted, not what is fitted (docs/lab-notes.md).
 
     Args:
         noise_var: variance of the noise, in squared units of y; or "learn" to infer it with the weights.
+        tails: "learn" or "gaussian", where the noise is learned.
     """
 
     is_heard_in_training = True
     has_noise = True
 
-    def __init__(self, noise_var: float | str) -> None:
+    def __init__(self, noise_var: float | str, *, tails: str = "learn") -> None:
         super().__init__()
+        self._averaged: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        if tails not in TAILS:
+            raise ValueError(f"tails must be one of {', '.join(map(repr, TAILS))}, got {tails!r}")
         if noise_var == "learn":
             self.grid = log_grid(*NOISE_GRID)
         elif not isinstance(noise_var, (int, float)) or not (noise_var > 0 and math.isfinite(noise_var)):
@@ -129,17 +199,66 @@ class Regression(Head[RegressionPrediction]):
         else:
             self.grid = certain_grid(float(noise_var))
         self.noise_var = noise_var
+        self.tails = tails if noise_var == "learn" else "gaussian"
+        if self.has_tails:
+            ratios = noise_mixture(_spreads(self.grid.log())[1:])[0]
+            rows = self.grid / ratios[:, REACH, None]  # those of z = 0 lie on the first row
+            self.grid = torch.cat([self.grid, rows.flatten()])
 
     def config(self) -> dict[str, Any]:
-        return {"noise_var": self.noise_var}
+        return {"noise_var": self.noise_var, "tails": self.tails}
+
+    @property
+    def has_tails(self) -> bool:
+        """Whether tails are learned."""
+        return self.tails == "learn"
+
+    @property
+    def heard(self) -> slice:
+        return slice(0, self._row)
+
+    @property
+    def _row(self) -> int:
+        """Variances per spread."""
+        return len(self.grid) // (1 + len(SPREAD_STEPS)) if self.has_tails else len(self.grid)
+
+    def _shape(self) -> tuple[Tensor, Tensor]:
+        """Of each pair of the grid, the logarithm of the middle variance and the spread around it."""
+        middle = self.grid[self.heard].log()
+        n_rows = len(self.grid) // len(middle)
+        return middle.repeat(n_rows), _spreads(middle)[:n_rows].repeat_interleave(len(middle))
+
+    def noise(self, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Variance and spread of the noise: all that the belief holds for possible, as one log-normal variance.
+
+        The spread has two parts, how much the noise differs from target to target and how well it is known:
+        spread^2 = E[spread^2] + Var[log middle]. Gaussian noise, learned or given, has none.
+        """
+        if not self.has_tails:
+            noise_var = self.expected(log_weights)
+            return noise_var, torch.zeros_like(noise_var)
+        noise_var, middle, square = self._moments(log_weights).mv(torch.softmax(log_weights, 0))
+        return noise_var, (square - middle.square()).clamp_min(0.0).sqrt().clamp_max(MAX_SPREAD)
+
+    def _moments(self, like: Tensor) -> Tensor:
+        """What `noise` averages over the belief, (3, pairs); logarithms as of likely noise, so that little cancels."""
+        key = (like.dtype, like.device)
+        if key not in self._averaged:
+            middle, spread = self._shape()
+            middle = middle - math.log(LIKELY_NOISE)
+            found = torch.stack([self.grid, middle, middle.square() + spread.square()])
+            self._averaged[key] = found.to(like)
+        return self._averaged[key]
 
     def prior_log_weights(self) -> Tensor:
         """As if one more target had been off by LEAST_MISS: flat in the logarithm, but for noise far below it.
 
         As long as the function itself is uncertain, data do not tell small noise from none at all, and E[1 / noise_var]
-        would be that of the grid's lower end.
+        would be that of the grid's lower end. And Gaussian, unless data ask for tails.
         """
-        return -0.5 * LEAST_MISS**2 / self.grid if self.is_learned else torch.zeros_like(self.grid)
+        if not self.is_learned:
+            return torch.zeros_like(self.grid)
+        return -0.5 * LEAST_MISS**2 / self.grid - TAIL_COST * self._shape()[1]
 
     def check_targets(self, y: Any, n_outputs: int) -> Tensor:
         y = checks.check_real_targets(y, n_outputs)
@@ -166,29 +285,75 @@ class Regression(Head[RegressionPrediction]):
         return -0.5 * (y.numel() * torch.log(grid) + y.double().square().sum() / grid)
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
-        """N(y, 1 / E[1 / noise_var]): the variational message for an uncertain noise."""
-        return gaussian_to_latent(y, 1.0 / self.expected(log_weights, -1.0))
+        """N(y, 1 / E[1 / noise_var]): the variational message for an uncertain noise, here without tails."""
+        return gaussian_to_latent(y, self.in_training(log_weights))
+
+    def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Log of prod N(y; mean, var + noise_var)."""
+        return self._per_variance(m_out, y).sum((0, 1))
 
     def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
-        """Log of prod N(y; mean, var + noise_var)."""
-        var = m_out.var[..., None] + self.grid_like(m_out.mean)  # (b, o, k)
-        return -0.5 * (torch.log(var) + (y - m_out.mean).square()[..., None] / var).sum((0, 1))
+        """Log of prod N(y; mean, var + noise_var), and of mixtures of such densities.
+
+        Note:
+            Parts of the noise lie on the grid of variances, too, so mixtures are sums of densities that are known
+            already. Those far below the largest of an example underflow, where no noise is likely.
+        """
+        each = self._per_variance(m_out, y)
+        if not self.has_tails:
+            return each.sum((0, 1))
+        each = each.flatten(0, 1)
+        top = each.amax(1, keepdim=True)
+        mixed = (each - top).exp_() @ _mixing(self._row, each.dtype, each.device)
+        mixed = mixed.clamp_min_(torch.finfo(mixed.dtype).tiny).log_()
+        total = mixed.sum(0, dtype=torch.float64) + top.double().sum()
+        return torch.cat([each.sum(0, dtype=torch.float64), total])
+
+    def _per_variance(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Log N(y; mean, var + noise_var), but for a constant, (b, o, k)."""
+        var = m_out.var[..., None] + self.grid_like(m_out.mean)[self.heard]
+        return -0.5 * (torch.log(var) + (y - m_out.mean).square()[..., None] / var)
 
     def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> RegressionPrediction:
-        return RegressionPrediction(m_out.mean, m_out.var, self.expected(log_weights))
+        return RegressionPrediction(m_out.mean, m_out.var, *self.noise(log_weights))
 
     def nll(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Tensor:
-        var = m_out.var + self.expected(log_weights)
-        return 0.5 * ((y - m_out.mean).square() / var + torch.log(2.0 * math.pi * var)).mean(1)
+        return -self._log_density(m_out, y, log_weights).mean(1)
 
     def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
-        var = m_out.var + self.expected(log_weights)
-        squared = (y - m_out.mean).square()
         return {
-            "mse": squared.sum() / y.shape[1],
-            "nll": 0.5 * (squared / var + torch.log(2.0 * math.pi * var)).sum() / y.shape[1],
+            "mse": (y - m_out.mean).square().sum() / y.shape[1],
+            "nll": -self._log_density(m_out, y, log_weights).sum() / y.shape[1],
         }
+
+    def _log_density(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Tensor:
+        """Log-density of the targets, (b, o), without a look at numbers, for which a device would wait."""
+        noise_var, spread = self.noise(log_weights)
+        if self.has_tails:
+            return noisy_log_density(y - m_out.mean, m_out.var, noise_var, spread)
+        var = m_out.var + noise_var
+        return -0.5 * ((y - m_out.mean).square() / var + torch.log(2.0 * math.pi * var))
 
     def __repr__(self) -> str:
         noise = repr(self.noise_var) if isinstance(self.noise_var, str) else f"{self.noise_var:.6g}"
-        return f"Regression(noise_var={noise})"
+        tails = ", tails='gaussian'" if self.is_learned and not self.has_tails else ""
+        return f"Regression(noise_var={noise}{tails})"
+
+
+@cache
+def _mixing(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What each of n variances contributes to the pairs with a spread, (n, pairs): a part of the noise lies as many
+    steps of the grid from the middle variance as the spread and its node say; at the ends of the grid, on the last.
+    """
+    _, shares = noise_mixture(torch.zeros((), dtype=torch.float64))
+    found, at = torch.zeros(n, len(SPREAD_STEPS), n, dtype=torch.float64), torch.arange(n)
+    for row, steps in enumerate(SPREAD_STEPS):
+        for node, share in enumerate(shares, start=-REACH):
+            found[:, row].index_put_(((at + steps * node).clamp(0, n - 1), at), share, accumulate=True)
+    return found.flatten(1).to(device=device, dtype=dtype)
+
+
+def _spreads(log_grid: Tensor) -> Tensor:
+    """The spreads that a grid of log-variances considers, 0 first."""
+    steps = log_grid.new_tensor([0.0, *SPREAD_STEPS])
+    return steps * (log_grid[1] - log_grid[0]) if len(log_grid) > 1 else steps[:1]

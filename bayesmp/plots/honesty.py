@@ -10,7 +10,7 @@ import numpy as np
 from bayesmp import metrics
 from bayesmp.metrics import Array
 from bayesmp.plots.style import BLUE, CHANCE, INK, ORANGE, SOFT, finish, make_axes
-from bayesmp.plots.taken import Floats, as_gaussian, as_probs, is_classes
+from bayesmp.plots.taken import Floats, as_probs, central_levels, is_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,18 +37,16 @@ def calibration_curve(prediction: Any, y: Array, ax: Axes | None = None, *, n_bi
     """
     if is_classes(prediction):
         return reliability(prediction, y, ax, n_bins=n_bins)
-    mean, std = as_gaussian(prediction)
     truth = metrics.as_array(y).astype(np.float64).reshape(-1)
-    if len(truth) != len(mean):
-        raise ValueError(f"y must hold one target per prediction: expected {len(mean)}, got {len(truth)}")
-    held = [metrics.coverage(mean, std, truth, float(level)) for level in LEVELS]
+    needed = central_levels(prediction, truth)
+    held = [float(np.mean(needed <= level)) for level in LEVELS]
     ax = make_axes(ax, size=(4.4, 4.4))
     chance = _chance(LEVELS, np.full(len(LEVELS), len(truth)))
     low, high = np.maximum(LEVELS - chance, 0.0), np.minimum(LEVELS + chance, 1.0)
     ax.fill_between(LEVELS, low, high, color=CHANCE, linewidth=0, zorder=0)
     _diagonal(ax, "as sure as right")
     ax.plot(LEVELS, held, color=BLUE, linewidth=1.8, zorder=3, solid_capstyle="round")
-    lines = [f"{100 * metrics.coverage(mean, std, truth, p):.1f} % in {100 * p:.0f} % intervals" for p in (0.5, 0.9)]
+    lines = [f"{100 * np.mean(needed <= p):.1f} % in {100 * p:.0f} % intervals" for p in (0.5, 0.9)]
     _tell(ax, [*lines, f"{len(truth):,} targets"])
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="promised share", ylabel="held share")
     ax.set_aspect("equal")

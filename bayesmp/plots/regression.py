@@ -71,7 +71,15 @@ def regression_bands(
     return finish(ax, legend_order=["data", "truth", "mean", "±1 std", "±2 std", "±3 std"])
 
 
-def predicted_against_true(mean: Array, std: Array, y: Array, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
+def predicted_against_true(
+    mean: Array,
+    std: Array,
+    y: Array,
+    ax: Axes | None = None,
+    *,
+    level: float = 0.9,
+    interval: tuple[Array, Array] | None = None,
+) -> Axes:
     """Predictions of real targets against the targets, with central intervals; those that miss the target are orange.
 
     Args:
@@ -79,14 +87,17 @@ def predicted_against_true(mean: Array, std: Array, y: Array, ax: Axes | None = 
         y: the targets, (n,).
         ax: where to draw; default: a new figure.
         level: probability that an interval is meant to hold its target with.
+        interval: the ends of the intervals, `prediction.interval(level)`, where noise has other tails than a Gaussian.
     """
     ax = make_axes(ax, size=(4.8, 4.6))
     centre, spread, truth = (column(values) for values in (mean, std, y))
-    share = metrics.coverage(centre, spread, truth, level)
     half = NormalDist().inv_cdf((1.0 + level) / 2.0) * spread
+    if interval is not None:
+        half = 0.5 * (column(interval[1]) - column(interval[0]))
     ends = [min(truth.min(), centre.min()), max(truth.max(), centre.max())]
     ax.plot(ends, ends, color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
     missed = np.abs(truth - centre) > half
+    share = 1.0 - float(missed.mean())
     for chosen, colour, alpha in ((~missed, BLUE, 0.5), (missed, ORANGE, 0.9)):
         ax.errorbar(
             truth[chosen], centre[chosen], yerr=half[chosen], fmt="o", markersize=3.2, markeredgewidth=0.0,

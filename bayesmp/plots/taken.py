@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bayesmp import metrics
+from bayesmp.equations.normal import normal_cdf
 
 Floats = NDArray[np.float64]
 
@@ -48,6 +50,18 @@ def _is_pair(prediction: Any) -> bool:
         return True
     is_sure = rows.ndim == 2 and rows.dtype.kind == "f" and bool((rows >= 0.0).all())
     return rows.dtype.kind in "iuf" and not (is_sure and np.allclose(rows.sum(1), 1.0, atol=1e-3))
+
+
+def central_levels(prediction: Any, y: Floats) -> Floats:
+    """The level of the narrowest central interval that holds each target y (n,); prediction as for `is_classes`."""
+    mean, std = as_gaussian(prediction)
+    if len(y) != len(mean):
+        raise ValueError(f"y must hold one target per prediction: expected {len(mean)}, got {len(y)}")
+    if hasattr(prediction, "cdf"):
+        below = metrics.as_array(prediction.cdf(y.reshape(tuple(prediction.mean.shape)))).astype(np.float64).reshape(-1)
+    else:
+        below = normal_cdf(torch.as_tensor((y - mean) / std)).numpy()
+    return np.abs(2.0 * below - 1.0)
 
 
 def as_gaussian(prediction: Any) -> tuple[Floats, Floats]:

@@ -346,7 +346,7 @@ class ParallelSchedule(Schedule):
         """
         if not self._hears_constant:
             return
-        constant = 1.0 / float(self.network.head.expected(self._trusting_belief(), -1.0))
+        constant = float(self.network.head.in_training(self._trusting_belief()))
         if score < self.best_score:
             self.best_score, self.best_constant, self.n_worse = score, constant, 0
         elif score > self.best_score + self.settings.worse_score and constant > self.best_constant:

@@ -30,12 +30,14 @@ def folder(tmp_path):
 def test_it_predicts_what_the_estimator_predicts(folder):
     """The estimator is the independent road: it scales, draws its seed and converts in its own code."""
     split = data.uci("yacht", folder).split(1)
-    (mean, var), told = uci.predict_ours(split, seed=5, max_epochs=6)
+    found, told = uci.predict_ours(split, seed=5, max_epochs=6)
     with pytest.warns(UserWarning, match="not at rest"):
         estimator = MPRegressor(hidden=(50,), random_state=5, max_epochs=6).fit(split.x_train, split.y_train)
     expected_mean, expected_std = estimator.predict(split.x_test, return_std=True)
-    np.testing.assert_allclose(mean, expected_mean, rtol=1e-9)
-    np.testing.assert_allclose(np.sqrt(var), expected_std, rtol=1e-9)
+    np.testing.assert_allclose(found.mean, expected_mean, rtol=1e-9)
+    np.testing.assert_allclose(found.std, expected_std, rtol=1e-9)
+    for end, expected in zip(found.interval(0.9), estimator.predict_interval(split.x_test, 0.9), strict=True):
+        np.testing.assert_allclose(end, expected, rtol=1e-6)
     assert told["epochs"] == 6 and told["stopped"].startswith("not at rest")
 
 
