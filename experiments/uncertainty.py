@@ -27,7 +27,7 @@ GRID = np.round(np.arange(-20.5, 20.5 + 0.025, 0.05), 2)
 FAR = 10.0
 SIGMAS = (1, 2, 3)
 MASSES = np.arange(0.02, 0.985, 0.02)  # of the central intervals
-CHUNK = 10  # networks per piece
+CHUNKS = {"ours": 10, "sequential": 50}  # networks per piece; sequential ones are trained along one axis
 METHODS = {"ours": "ours", "sequential": "sequential"}
 PAPER = {"left": (0.61, 0.86, 0.93), "right": (0.36, 0.68, 0.90), "correlations": (0.99, 0.96, 0.90)}
 
@@ -49,7 +49,6 @@ class Uncertainty(Experiment):
 
     def pieces(self, options: Options) -> list[Piece]:
         n = self.n_seeds(options)
-        chunks = [list(range(start, min(start + CHUNK, n))) for start in range(0, n, CHUNK)]
         training: dict[str, dict[str, Any]] = {
             "ours": {"batch_size": 50, "max_epochs": 10 if options.quick else 1000},
             "sequential": {"iterations": 1 if options.quick else 500},
@@ -57,7 +56,7 @@ class Uncertainty(Experiment):
         return [
             Piece(f"{method}, seeds {seeds[0]} to {seeds[-1]}", {"method": method, "seeds": seeds, **training[method]})
             for method in self.chosen_parts(options)
-            for seeds in chunks
+            for seeds in (list(range(n))[start : start + CHUNKS[method]] for start in range(0, n, CHUNKS[method]))
         ]
 
     def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
