@@ -36,10 +36,9 @@ class StackedVisit:
     Args:
         networks: in float64; they differ by their priors.
         x, y: the batch of each network, (k, n, ...) and (k, n, o), in float64.
-        compiled: compile the sweep; without a C++ compiler it says so and goes on without.
     """
 
-    def __init__(self, networks: Sequence[Network], x: Tensor, y: Tensor, *, compiled: bool = False) -> None:
+    def __init__(self, networks: Sequence[Network], x: Tensor, y: Tensor) -> None:
         first = networks[0]
         assert all(network.dtype == torch.float64 for network in networks) and x.dtype == y.dtype == torch.float64
         self.x, self.y = x, y
@@ -53,9 +52,8 @@ class StackedVisit:
         self._arriving: list[dict[int, Pair]] = []
         self._say_nothing()
         self._visit = SequentialVisit(first, first.prior, x[0], y[0], first.head_log_weights)
-        self._sweep: Callable[..., Swept] = torch.func.vmap(self._sweep_one)
-        if compiled:
-            self._sweep = self._compiled_sweep()
+        self._plain_sweep: Callable[..., Swept] = torch.func.vmap(self._sweep_one)
+        self._sweep = self._plain_sweep
 
     def _say_nothing(self) -> None:
         """All messages as before the first sweep."""
@@ -69,6 +67,23 @@ class StackedVisit:
         """Take what was learned for the prior, as if the same data, seen again, were new: double counting."""
         self.prior = self.marginal
         self._say_nothing()
+
+    @torch.no_grad()
+    def expect(self, n_sweeps: int) -> None:
+        """Compile the sweep if so many are to come; without a C++ compiler, say so and go on without."""
+        if n_sweeps < WORTH_COMPILING or self._sweep is not self._plain_sweep:
+            return
+        arguments = self._arguments(0)
+        traced = make_fx(lambda *parts: self._plain_sweep(*parts))(*arguments)  # a compiler cannot look into vmap
+        torch._dynamo.reset()  # each visit has a graph of its own; old ones would count against a limit
+        try:
+            compiled: Callable[..., Swept] = torch.compile(traced, dynamic=False)
+            compiled(*arguments)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[:1]
+            print(f"sweeps are not compiled, which is slower ({type(error).__name__}: {reason})", flush=True)
+            return
+        self._sweep = compiled
 
     @torch.no_grad()
     def iterate(self, order: Sequence[int]) -> None:
@@ -98,21 +113,6 @@ class StackedVisit:
         own, example = self._own[index], slice(index, index + 1)
         marginal = (self.marginal.tau, self.marginal.rho)
         return marginal, (own.tau, own.rho), self._arriving[index], self.x[:, example], self.y[:, example]
-
-    @torch.no_grad()
-    def _compiled_sweep(self) -> Callable[..., Swept]:
-        """The sweep as one compiled function: traced first, because a compiler cannot look into `vmap`."""
-        plain, arguments = self._sweep, self._arguments(0)
-        traced = make_fx(lambda *parts: plain(*parts))(*arguments)
-        torch._dynamo.reset()  # each visit has a graph of its own; old ones would count against a limit
-        try:
-            compiled: Callable[..., Swept] = torch.compile(traced, dynamic=False)
-            compiled(*arguments)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[:1]
-            print(f"sweeps are not compiled, which is slower ({type(error).__name__}: {reason})", flush=True)
-            return plain
-        return compiled
 
     def _sweep_one(self, marginal: Pair, own: Pair, arriving: dict[int, Pair], x: Tensor, y: Tensor) -> Swept:
         """`SequentialVisit._sweep` of one network, as a function of tensors."""
@@ -154,8 +154,7 @@ def visit_all(
     """
     for network in networks:
         network.to(torch.float64)
-    compiled = iterations * x.shape[1] >= WORTH_COMPILING
-    visit = StackedVisit(networks, x.double(), y.double()[..., None], compiled=compiled)
+    visit = StackedVisit(networks, x.double(), y.double()[..., None])
     generator = torch.Generator().manual_seed(seed)
     done, earlier = 0, 0.0
     if scratch is not None and scratch.exists():
@@ -164,6 +163,7 @@ def visit_all(
         generator.set_state(stored["generator"])
         done, earlier = stored["done"], stored["seconds"]
     started = saved_at = time.monotonic()
+    visit.expect((iterations - done) * x.shape[1])
     while done < iterations:
         visit.iterate(torch.randperm(x.shape[1], generator=generator).tolist())
         done += 1
