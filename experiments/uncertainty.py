@@ -124,12 +124,27 @@ class Uncertainty(Experiment):
             for ax, curve in zip(axes, _far_curves(mean, std, MASSES), strict=True):
                 ax.plot(MASSES, curve, color=colour(METHODS[method]), lw=1.8, label=method)
         for ax, title in zip(axes, (f"x < -{FAR:g}", f"x > {FAR:g}"), strict=True):
+            published = PAPER["left" if title.startswith("x <") else "right"]
+            ax.plot(
+                _masses_of_sigmas(),
+                published,
+                "D",
+                mfc="none",
+                color=colour("truth"),
+                ms=5,
+                clip_on=False,
+                label="the paper",
+            )
             ax.plot([0, 1], [0, 1], color=colour("truth"), lw=0.8, ls=":", label="calibrated")
             tidy(ax, title=title, xlabel="credible mass of the interval", xlim=(0, 1), ylim=(0, 1.02))
         axes[0].set_ylabel("networks that hold the truth, share")
         axes[0].legend(frameon=False)
         figure.savefig(folder / "coverage.png")
-        return Picture("coverage.png", f"Coverage of the true function far from the data; {min(sizes)} networks each.")
+        caption = (
+            f"Coverage of the true function far from the data, median over the points; {min(sizes)} networks each. "
+            "The paper: as published, at 1, 2 and 3 standard deviations."
+        )
+        return Picture("coverage.png", caption)
 
     def _draw_bands(self, results: Sequence[Result], folder: Path) -> Picture:
         reference = _reference()
@@ -149,6 +164,7 @@ class Uncertainty(Experiment):
             ax.plot(x, mean, color=key, lw=1.4)
             ax.plot(GRID, data.sine_function(GRID), color=colour("truth"), lw=0.7)
             tidy(ax, title=method, xlabel="x", ylim=(-30, 30))
+        figure.axes[0].set_ylabel("f(x)")
         figure.savefig(folder / "bands.png")
         return Picture("bands.png", "Seed 0: mean and 1, 2, 3 standard deviations of the function; black: the truth.")
 
