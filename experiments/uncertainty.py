@@ -62,8 +62,8 @@ class Uncertainty(Experiment):
     def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
         seeds = parameters["seeds"]
         x, y = CASE.training_data()
-        rule = "paper" if parameters["method"] == "sequential" else "narrow"
-        networks = [bmp.Network(mlp(*CASE.widths), bmp.Regression(NOISE_VAR), seed=seed, prior=rule) for seed in seeds]
+        prior: dict[str, Any] = {"prior": "paper"} if parameters["method"] == "sequential" else {}
+        networks = [bmp.Network(mlp(*CASE.widths), bmp.Regression(NOISE_VAR), seed=seed, **prior) for seed in seeds]
         started = time.perf_counter()
         if parameters["method"] == "sequential":
             many = len(networks)
