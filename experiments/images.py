@@ -90,20 +90,25 @@ def evaluate(
     """Scores on the test images, AUROC against each unfamiliar set by entropy and by epistemic uncertainty; and, if
     they are to be kept, the probabilities that curves and ensembles are made of.
     """
-    run.predict_both(images.x_test[:WARM_UP])  # so that seconds are those of predicting
+    _predict(run, images.x_test[:WARM_UP])  # so that seconds are those of predicting
     started = time.perf_counter()
-    probs, epistemic = run.predict_both(images.x_test)
-    probs = probs.cpu()  # waits for the device
+    probs, epistemic = _predict(run, images.x_test)
     seconds = {"train_seconds": run.seconds, "predict_seconds": time.perf_counter() - started}
     record: Record = {"name": run.name, **class_scores(probs, images.y_test.cpu()), **seconds}
     kept = {"probs": _array(probs)}
     for name, make in unfamiliar.items():
-        probs_out, epistemic_out = run.predict_both(make())
+        probs_out, epistemic_out = _predict(run, make())
         record[f"AUROC {name}"] = separation(entropy(probs), entropy(probs_out))
         told = epistemic is not None and epistemic_out is not None
         record[f"AUROC {name}, epistemic"] = separation(epistemic, epistemic_out) if told else None  # type: ignore[arg-type]
         kept[f"probs {name}"] = _array(probs_out)
     return record, kept if keep else {}
+
+
+def _predict(run: Run, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Probabilities and epistemic uncertainty on the CPU, so the device has done its work."""
+    probs, epistemic = run.predict_both(x)
+    return probs.cpu(), None if epistemic is None else epistemic.cpu()
 
 
 def _array(probs: Tensor) -> np.ndarray[Any, Any]:

@@ -95,8 +95,8 @@ class Study:
             "rows": rows,
         }
         first = suspects[:SHOWN]
-        labels = {"given": given[first].numpy(), "right": right[first].numpy()}
-        return found, {"pixels": x[first].float().numpy().astype(np.float16), **labels}
+        labels = {"given": given[first].cpu().numpy(), "right": right[first].cpu().numpy()}
+        return found, {"pixels": x[first].cpu().numpy().astype(np.float16), **labels}
 
     def _follow(self, road: str, change: Callable[[], None], run: bmp.Trainer, left: int, look: Any) -> None:
         """Change the run, go on, and look at the epochs asked for."""
@@ -117,9 +117,9 @@ def swap_labels(y: Tensor, share: float, seed: int) -> Tensor:
     """A copy of the labels, of which a share, drawn at random, is another class."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randperm(len(y), generator=generator)[: round(share * len(y))]
-    found = y.clone()
-    found[rows] = (y[rows] + torch.randint(1, N_CLASSES, (len(rows),), generator=generator)) % N_CLASSES
-    return found
+    shift = torch.zeros(len(y), dtype=y.dtype)
+    shift[rows] = torch.randint(1, N_CLASSES, (len(rows),), generator=generator, dtype=y.dtype)
+    return (y + shift.to(y.device)) % N_CLASSES
 
 
 def table(results: Sequence[Result]) -> Table:
