@@ -15,6 +15,7 @@ from bayesmp.layers.base import Layer
 from benchmarks.baselines import (
     PREDICT_BATCH,
     AdamWConfig,
+    IVONConfig,
     as_run,
     fit_adamw,
     train_adamw,
@@ -32,6 +33,7 @@ from experiments.learners import require
 SHARE_HELD_OUT = 10  # a tenth of the training images mends AdamW
 LAPLACE_BATCH = {"cpu": 50, "cuda": 250}  # images whose slopes in all weights are held at once: 36 MB each
 WARM_UP = 256  # images
+IVON_AUTHORS = IVONConfig(lr=0.2, hess_init=0.5, weight_decay=2e-4)  # for a ResNet-20 on CIFAR-10, 200 epochs
 NAMES = ("accuracy", "top-5", "NLL", "ECE", "ECE2", "Brier")
 
 
@@ -52,6 +54,10 @@ def train(
     if method == "ivon":
         require("ivon", "ivon-opt")
         return train_ivon(layers, x, y, **shared)
+    if method == "ivon-authors":
+        require("ivon", "ivon-opt")
+        runs = train_ivon(layers, x, y, **shared, config=IVON_AUTHORS)
+        return [replace(run, name=run.name.replace("IVON", "IVON (its authors' settings)")) for run in runs]
     if method in ("laplace-last", "laplace-kron"):
         return [train_laplace(layers, x, y, is_last=method == "laplace-last", **shared)]
     raise ValueError(f"unknown method {method!r}")
