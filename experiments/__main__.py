@@ -13,7 +13,7 @@ from benchmarks.tables import format_table
 from experiments import PLACES, find
 from experiments.base import Experiment, Options, Piece
 from experiments.report import write_report
-from experiments.results import write_results
+from experiments.results import grouped, write_results
 from experiments.runner import Outcome, compute_missing
 from experiments.store import PieceStore
 
@@ -123,8 +123,8 @@ def _show(
     tables = write_results(experiment, results, folder, command=command, settings=settings, missing=missing)
     for table in tables:
         print(f"\n{table.title}\n\n{format_table(table.rows)}" + (f"\n\n{table.note}" if table.note else ""))
-    for label, why in missing.items():
-        print(f"not there: {label}: {why}")
+    for line in grouped(missing):
+        print(f"not there: {line}")
     print(f"\nresults: {folder}", flush=True)
     return 1 if any(outcome.state == "failed" for outcome in outcomes) else 0
 

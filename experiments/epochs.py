@@ -70,10 +70,12 @@ class Sequential(Learner):
         self._generator = torch.Generator().manual_seed(seed)
 
     def train(self, epochs: int) -> None:
+        n_examples = self._visit.x.shape[1]
+        self._visit.expect(epochs * n_examples)
         for _ in range(epochs):
             if self.counts_twice:
                 self._visit.count_again()
-            self._visit.iterate(torch.randperm(self._visit.x.shape[1], generator=self._generator).tolist())
+            self._visit.iterate(torch.randperm(n_examples, generator=self._generator).tolist())
         self._network.marginal = self._visit.marginal.map(lambda part: part[0].clone())
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:

@@ -13,15 +13,17 @@ from torch import Tensor
 
 import bayesmp as bmp
 from bayesmp import metrics
-from benchmarks.datasets import Images, Source
-from benchmarks.networks import mnist_mlp
+from benchmarks.datasets import Source
+from benchmarks.networks import mlp
+from experiments import mislabelled
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, UnavailableError, select
 from experiments.palette import colour, new_figure, tidy
 
-N_IMAGES, EPOCHS, BATCH_SIZE = 2560, 30, 128
+N_IMAGES, EPOCHS, BATCH_SIZE, HIDDEN = 2560, 30, 128, 100
 AFTER = (0, 1, 5, 20)  # epochs after the removal at which one looks
 FORGOTTEN_CLASS, SHARE = 7, 0.1
 KINDS = {"tenth": "a random tenth", "class": f"all images of a {FORGOTTEN_CLASS}"}
+WRONG = "wrong"  # the part about wrong labels
 OTHER_SEED = 1000
 
 
@@ -32,18 +34,19 @@ class Forget(Experiment):
         f"784-100-10 on {N_IMAGES:,} MNIST images, {EPOCHS} epochs in batches of {BATCH_SIZE}. Then some images are "
         "removed by `trainer.remove`, at once and with some epochs on the rest, and compared with a network that was "
         f"trained without them from the start, for {EPOCHS} epochs. Distance: half the sum of absolute differences of "
-        "the class probabilities, mean over the test images."
+        "the class probabilities, mean over the test images. And a run on labels of which a tenth is wrong: suspects "
+        "are found by `trainer.influence`, then removed, or their labels mended by `trainer.replace`."
     )
-    parts = tuple(KINDS)
+    parts = (*KINDS, WRONG)
     seeds = 3
     quick_seeds = 1
 
     def pieces(self, options: Options) -> list[Piece]:
         own: dict[str, Any] = {"images": N_IMAGES, "epochs": EPOCHS, "after": list(AFTER), "test_images": 10_000}
         if options.quick:
-            own |= {"images": 200, "epochs": 2, "after": [0, 1], "test_images": 100}
+            own |= {"images": 80, "epochs": 3, "after": [0, 1], "test_images": 100, "hidden": 50}
         return [
-            Piece(f"{KINDS[kind]}, seed {seed}", {**own, "kind": kind, "seed": seed})
+            Piece(f"{KINDS.get(kind, 'wrong labels')}, seed {seed}", {**own, "kind": kind, "seed": seed})
             for kind in self.chosen_parts(options)
             for seed in range(self.n_seeds(options))
         ]
@@ -53,13 +56,23 @@ class Forget(Experiment):
             raise UnavailableError("this version of bayesmp has no Trainer.remove")
         images = Source(data_dir=options.data_dir).mnist(torch.device(options.device), limit=parameters["images"])
         x_test, y_test = (part[: parameters["test_images"]] for part in (images.x_test, images.y_test))
-        seed, epochs = parameters["seed"], parameters["epochs"]
+        seed = parameters["seed"]
+        size = {"hidden": parameters.get("hidden", HIDDEN), "epochs": parameters["epochs"], "seed": seed}
+        if parameters["kind"] == WRONG:
+
+            def train_rows(x: Tensor, y: Tensor, rows: Tensor, batch_seed: int) -> bmp.Trainer:
+                return _train(x, y, rows, **size, batch_seed=batch_seed)
+
+            study = mislabelled.Study(images, SHARE, seed, parameters["after"], train_rows)
+            numbers, arrays = study.run(x_test, y_test)
+            return numbers | arrays
+        x, y = images.x_train, images.y_train
         goes = chosen_rows(images.y_train.cpu(), parameters["kind"], seed)
 
         started = time.perf_counter()
-        without = _train(images, ~goes, epochs, seed=seed)
+        without = _train(x, y, ~goes, **size)
         retrain_seconds = time.perf_counter() - started
-        again = _train(images, ~goes, epochs, seed=seed, batch_seed=seed + OTHER_SEED)
+        again = _train(x, y, ~goes, **size, batch_seed=seed + OTHER_SEED)
         target = without.network.predict(x_test).probs
         found: Record = {"n_removed": int(goes.sum()), "retrain_seconds": retrain_seconds, "rows": []}
 
@@ -70,7 +83,7 @@ class Forget(Experiment):
             row["NLL removed"] = metrics.nll(own, images.y_train[goes.to(images.y_train.device)])
             found["rows"].append({**row, "seconds": seconds})
 
-        trainer = _train(images, torch.ones_like(goes), epochs, seed=seed)
+        trainer = _train(x, y, torch.ones_like(goes), **size)
         look("with them", trainer.network, None)
         seconds, done = 0.0, 0
         for after in parameters["after"]:
@@ -100,9 +113,18 @@ class Forget(Experiment):
             "Distance: to the network that was trained without them. The last row, the same training with other "
             "batches, says how near two such networks are. NLL: on the test images, and on those that were removed."
         )
-        return [Table(self.title, rows, note)]
+        wrong = select(results, kind=WRONG)
+        tables = [Table(self.title, rows, note)] if rows else []
+        return tables + ([mislabelled.table(wrong)] if wrong else [])
 
     def draw(self, results: Sequence[Result], folder: Path) -> list[Picture]:
+        wrong = select(results, kind=WRONG)
+        pictures = [self._draw_distances(results, folder)] if len(results) > len(wrong) else []
+        if wrong:
+            pictures += [mislabelled.draw_roads(wrong, folder), mislabelled.draw_suspects(wrong[0], folder)]
+        return pictures
+
+    def _draw_distances(self, results: Sequence[Result], folder: Path) -> Picture:
         kinds = [kind for kind in KINDS if select(results, kind=kind)]
         figure = new_figure(3.6 * len(kinds) + 0.4, 3.0)
         for ax, kind in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
@@ -117,8 +139,8 @@ class Forget(Experiment):
             tidy(ax, title=KINDS[kind], ylabel="distance to trained without", ylim=(0, None))
             ax.legend(frameon=False)
         figure.savefig(folder / "distance.png")
-        n_seeds = len({result["seed"] for result in results})
-        return [Picture("distance.png", f"How far from never having seen them; means over {n_seeds} seeds.")]
+        n_seeds = len({result["seed"] for result in results if result["kind"] in KINDS})
+        return Picture("distance.png", f"How far from never having seen them; means over {n_seeds} seeds.")
 
 
 def chosen_rows(y: Tensor, kind: str, seed: int) -> Tensor:
@@ -136,10 +158,12 @@ def distance(probs: Tensor, target: Tensor) -> float:
     return float((probs - target).abs().sum(1).mean() / 2)
 
 
-def _train(images: Images, rows: Tensor, epochs: int, *, seed: int, batch_seed: int | None = None) -> Any:
+def _train(
+    x: Tensor, y: Tensor, rows: Tensor, *, hidden: int, epochs: int, seed: int, batch_seed: int | None = None
+) -> bmp.Trainer:
     """A trainer that has run on these rows."""
-    x, y = (part[rows.to(part.device)] for part in (images.x_train, images.y_train))
-    network = bmp.Network(mnist_mlp(), bmp.Argmax(), seed=seed).to(x.device)
+    x, y = (part[rows.to(part.device)] for part in (x, y))
+    network = bmp.Network(mlp(784, hidden, 10), bmp.Argmax(), seed=seed).to(x.device)
     trainer = bmp.Trainer(network, x, y, batch_size=BATCH_SIZE, seed=seed if batch_seed is None else batch_seed)
     trainer.run(epochs, progress=False)
     return trainer

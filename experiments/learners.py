@@ -118,14 +118,15 @@ class Laplace(Learner):
             fitted.fit(loader)
         finally:
             torch.set_default_dtype(before)
+        eigenvalues = torch.linalg.eigvalsh(fitted.H).clamp_min(0.0)
         log_prior, log_sigma = (torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in range(2))
         tuned = [log_prior] + ([log_sigma] if self._noise_var is None else [])
         optimizer = torch.optim.Adam(tuned, lr=self.tuning_lr)
         for _ in range(self.tuning_steps):
             optimizer.zero_grad()
-            noise = log_sigma.exp() if self._noise_var is None else torch.tensor(sigma, dtype=torch.float64)
-            loss = -fitted.log_marginal_likelihood(log_prior.exp(), noise)
-            loss.backward()
+            fitted.prior_precision = log_prior.exp()
+            fitted.sigma_noise = log_sigma.exp() if self._noise_var is None else torch.tensor(sigma).double()
+            (-log_evidence(fitted, eigenvalues)).backward()
             optimizer.step()
         return fitted
 
@@ -134,6 +135,19 @@ class Laplace(Learner):
             mean, var = self._fitted(torch.as_tensor(x, dtype=torch.float64))
             noise = torch.as_tensor(self._fitted.sigma_noise).detach() ** 2
         return _array(mean).ravel(), _array(var).ravel() + float(noise)
+
+
+def log_evidence(fitted: Any, eigenvalues: Tensor) -> Tensor:
+    """laplace-torch's log marginal likelihood at its prior precision and noise, with the determinant from eigenvalues
+    that are computed once: a tenth of the time that 200 determinants take.
+
+    Args:
+        fitted: with one prior precision for all weights.
+        eigenvalues: of its curvature `H`, at noise 1.
+    """
+    log_det = (eigenvalues / fitted.sigma_noise**2 + fitted.prior_precision).log().sum()
+    found: Tensor = fitted.log_likelihood - 0.5 * (log_det - fitted.log_det_prior_precision + fitted.scatter)
+    return found
 
 
 class Tagi(Learner):

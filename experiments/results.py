@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,24 @@ def as_markdown(content: Mapping[str, Any], *, level: int = 1, pictures_in: str 
     for picture in content["pictures"]:
         lines += [f"![{picture['caption']}]({pictures_in}{picture['file']})", "", f"*{picture['caption']}*", ""]
     if content["missing"]:
-        shown = [f"- {label}: {why}" for label, why in content["missing"].items()]
+        shown = [f"- {line}" for line in grouped(content["missing"])]
         if len(shown) > SHOWN:
             shown = [*shown[: SHOWN - 1], f"- and {len(shown) - SHOWN + 1} more; `results.json` names them"]
         lines += ["Not there:", "", *shown, ""]
     lines += [f"`{content['command']}`: {made_with(content)}.", ""]
     return "\n".join(lines)
+
+
+def grouped(missing: Mapping[str, str]) -> list[str]:
+    """What is missing and why, a line for all pieces that differ in their seed, split or run alone."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for label, why in missing.items():
+        stem = re.sub(r",? (seed|split|run)s? \d+( to \d+)?$", "", label)
+        groups.setdefault((stem, why), []).append(label)
+    return [
+        f"{labels[0]}: {why}" if len(labels) == 1 else f"{stem}, {len(labels)} pieces: {why}"
+        for (stem, why), labels in groups.items()
+    ]
 
 
 def made_with(content: Mapping[str, Any]) -> str:

@@ -109,6 +109,7 @@ def _here(tasks: Sequence[Task]) -> Iterator[Outcome]:
 
 def _in_processes(tasks: Sequence[Task], n_workers: int) -> Iterator[Outcome]:
     os.environ["OMP_NUM_THREADS"] = "1"  # inherited by the workers, before they import torch
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each worker starts compilers for all cores
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(n_workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         futures = {pool.submit(_compute, task): task for task in tasks}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import bayesmp as bmp
 from bayesmp import data, metrics, plots
+from bayesmp.layers.base import Layer
 from benchmarks.networks import sine_mlp
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, select, with_error
 from experiments.palette import colour, new_figure, tidy
@@ -23,7 +24,8 @@ from experiments.stacked import visit_all
 NOISE_STD = 0.05
 N_TEST = 1000
 N_GRID = 161
-RMSE_TICKS = (0.05, 0.1, 0.2, 0.5)
+COLUMNS = 4  # panels beside each other
+RMSE_TICKS, NLL_TICKS = (0.05, 0.1, 0.2, 0.5), (-1.5, -1, 0, 1, 2, 5, 10, 20, 50, 100)
 OTHER_DRAW = 2_000_000  # added to a seed for data to test on; 1,000,000 served to choose the batch size
 METHODS = {"parallel": "ours", "sequential": "sequential"}  # name in tables -> in the palette
 
@@ -42,8 +44,8 @@ class Sine(Experiment):
     setting: ClassVar[Mapping[str, Any]]  # of the data and of both methods
 
     @abstractmethod
-    def network(self, size: int, seed: int, prior: str) -> bmp.Network:
-        """The untrained network of this size."""
+    def layers(self, size: int) -> list[Layer]:
+        """Those of the network of this size."""
 
     def pieces(self, options: Options) -> list[Piece]:
         shared = dict(self.setting)
@@ -69,7 +71,8 @@ class Sine(Experiment):
         seeds, size, high = parameters["seeds"], parameters[self.size], parameters["high"]
         draws = [data.sine(parameters["n_points"], high=high, noise_std=NOISE_STD, seed=seed) for seed in seeds]
         is_parallel = parameters["method"] == "parallel"
-        networks = [self.network(size, seed, "narrow" if is_parallel else "paper") for seed in seeds]
+        prior: dict[str, Any] = {} if is_parallel else {"prior": "paper"}
+        networks = [bmp.Network(self.layers(size), bmp.Regression(NOISE_STD**2), seed=seed, **prior) for seed in seeds]
         started = time.perf_counter()
         epochs = []
         if is_parallel:
@@ -158,13 +161,16 @@ class Sine(Experiment):
         figure.axes[0].set_yticks(RMSE_TICKS, labels=[f"{tick:g}" for tick in RMSE_TICKS], minor=False)
         figure.axes[0].minorticks_off()
         figure.axes[1].set_yscale("symlog", linthresh=2.0)
+        ticks = [tick for tick in NLL_TICKS if tick <= max(2.0, figure.axes[1].get_ylim()[1])]
+        figure.axes[1].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
+        figure.axes[1].minorticks_off()
         figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
         figure.savefig(folder / "scores.png")
         n_seeds = max(len(_pooled(select(results, method=m), "rmse")) // max(1, len(sizes)) for m in METHODS)
         return Picture("scores.png", f"RMSE and NLL: a dot per seed ({n_seeds} seeds), lines through the medians.")
 
     def _draw_bands(self, results: Sequence[Result], folder: Path) -> Picture:
-        sizes = _sizes(results, self.size)
+        sizes = _some(_sizes(results, self.size), COLUMNS)
         methods = [method for method in METHODS if select(results, method=method)]
         figure = new_figure(1.9 * len(sizes) + 0.6, 1.9 * len(methods) + 0.5)
         axes = figure.subplots(len(methods), len(sizes), squeeze=False, sharex=True, sharey=True)
@@ -213,8 +219,8 @@ class SineDepth(Sine):
         "iterations": 500,
     }
 
-    def network(self, size: int, seed: int, prior: str) -> bmp.Network:
-        return bmp.Network(sine_mlp(size), bmp.Regression(NOISE_STD**2), seed=seed, prior=prior)
+    def layers(self, size: int) -> list[Layer]:
+        return sine_mlp(size)
 
 
 class SineWidth(Sine):
@@ -235,8 +241,8 @@ class SineWidth(Sine):
         "iterations": 500,
     }
 
-    def network(self, size: int, seed: int, prior: str) -> bmp.Network:
-        return bmp.Network(sine_mlp(2, size), bmp.Regression(NOISE_STD**2), seed=seed, prior=prior)
+    def layers(self, size: int) -> list[Layer]:
+        return sine_mlp(2, size)
 
 
 def _moments(network: bmp.Network, x: Floats) -> tuple[Floats, Floats]:
@@ -252,6 +258,11 @@ def _pooled(results: Sequence[Result], name: str) -> list[float]:
 
 def _sizes(results: Sequence[Result], size: str) -> list[int]:
     return sorted({result[size] for result in results})
+
+
+def _some(sizes: list[int], n: int) -> list[int]:
+    """At most n of them, from the first to the last."""
+    return [sizes[round(k)] for k in np.linspace(0, len(sizes) - 1, min(n, len(sizes)))]
 
 
 def _axis_title(size: str) -> str:

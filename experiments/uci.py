@@ -160,7 +160,7 @@ class Uci(Experiment):
 
     def draw(self, results: Sequence[Result], folder: Path) -> list[Picture]:
         names = list(dict.fromkeys(result["table"] for result in results))
-        figure = new_figure(7.4, 2.9)
+        figure = new_figure(8.0, 3.2)
         axes = figure.subplots(1, len(names), squeeze=False)[0]
         methods = [method for method in METHODS if select(results, method=method)]
         for ax, name in zip(axes, names, strict=True):
@@ -179,7 +179,10 @@ class Uci(Experiment):
             ax.set_yticks(range(len(labels)), labels=labels if ax is axes[0] else [""] * len(labels))
             ax.set_ylim(-0.6, len(labels) - 0.4)
             ax.margins(x=0.12)
-            ax.locator_params(axis="x", nbins=2)
+            low, high = ax.get_xlim()
+            digits = 1 if high - low > 0.3 else 2
+            ends = (low + 0.2 * (high - low), high - 0.2 * (high - low))
+            ax.set_xticks([round(end, digits) for end in ends])
             tidy(ax, title=name)
             ax.title.set_fontsize(10)
         figure.supxlabel("test log-likelihood per row, in nats (more is better)", fontsize=10)

@@ -27,7 +27,7 @@ GRID = np.round(np.arange(-20.5, 20.5 + 0.025, 0.05), 2)
 FAR = 10.0
 SIGMAS = (1, 2, 3)
 MASSES = np.arange(0.02, 0.985, 0.02)  # of the central intervals
-CHUNK = 10  # networks per piece
+CHUNKS = {"ours": 10, "sequential": 50}  # networks per piece; sequential ones are trained along one axis
 METHODS = {"ours": "ours", "sequential": "sequential"}
 PAPER = {"left": (0.61, 0.86, 0.93), "right": (0.36, 0.68, 0.90), "correlations": (0.99, 0.96, 0.90)}
 
@@ -49,7 +49,6 @@ class Uncertainty(Experiment):
 
     def pieces(self, options: Options) -> list[Piece]:
         n = self.n_seeds(options)
-        chunks = [list(range(start, min(start + CHUNK, n))) for start in range(0, n, CHUNK)]
         training: dict[str, dict[str, Any]] = {
             "ours": {"batch_size": 50, "max_epochs": 10 if options.quick else 1000},
             "sequential": {"iterations": 1 if options.quick else 500},
@@ -57,14 +56,14 @@ class Uncertainty(Experiment):
         return [
             Piece(f"{method}, seeds {seeds[0]} to {seeds[-1]}", {"method": method, "seeds": seeds, **training[method]})
             for method in self.chosen_parts(options)
-            for seeds in chunks
+            for seeds in (list(range(n))[start : start + CHUNKS[method]] for start in range(0, n, CHUNKS[method]))
         ]
 
     def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
         seeds = parameters["seeds"]
         x, y = CASE.training_data()
-        rule = "paper" if parameters["method"] == "sequential" else "narrow"
-        networks = [bmp.Network(mlp(*CASE.widths), bmp.Regression(NOISE_VAR), seed=seed, prior=rule) for seed in seeds]
+        prior: dict[str, Any] = {"prior": "paper"} if parameters["method"] == "sequential" else {}
+        networks = [bmp.Network(mlp(*CASE.widths), bmp.Regression(NOISE_VAR), seed=seed, **prior) for seed in seeds]
         started = time.perf_counter()
         if parameters["method"] == "sequential":
             many = len(networks)
@@ -125,12 +124,27 @@ class Uncertainty(Experiment):
             for ax, curve in zip(axes, _far_curves(mean, std, MASSES), strict=True):
                 ax.plot(MASSES, curve, color=colour(METHODS[method]), lw=1.8, label=method)
         for ax, title in zip(axes, (f"x < -{FAR:g}", f"x > {FAR:g}"), strict=True):
+            published = PAPER["left" if title.startswith("x <") else "right"]
+            ax.plot(
+                _masses_of_sigmas(),
+                published,
+                "D",
+                mfc="none",
+                color=colour("truth"),
+                ms=5,
+                clip_on=False,
+                label="the paper",
+            )
             ax.plot([0, 1], [0, 1], color=colour("truth"), lw=0.8, ls=":", label="calibrated")
             tidy(ax, title=title, xlabel="credible mass of the interval", xlim=(0, 1), ylim=(0, 1.02))
         axes[0].set_ylabel("networks that hold the truth, share")
         axes[0].legend(frameon=False)
         figure.savefig(folder / "coverage.png")
-        return Picture("coverage.png", f"Coverage of the true function far from the data; {min(sizes)} networks each.")
+        caption = (
+            f"Coverage of the true function far from the data, median over the points; {min(sizes)} networks each. "
+            "The paper: as published, at 1, 2 and 3 standard deviations."
+        )
+        return Picture("coverage.png", caption)
 
     def _draw_bands(self, results: Sequence[Result], folder: Path) -> Picture:
         reference = _reference()
@@ -150,6 +164,7 @@ class Uncertainty(Experiment):
             ax.plot(x, mean, color=key, lw=1.4)
             ax.plot(GRID, data.sine_function(GRID), color=colour("truth"), lw=0.7)
             tidy(ax, title=method, xlabel="x", ylim=(-30, 30))
+        figure.axes[0].set_ylabel("f(x)")
         figure.savefig(folder / "bands.png")
         return Picture("bands.png", "Seed 0: mean and 1, 2, 3 standard deviations of the function; black: the truth.")
 

@@ -43,7 +43,7 @@ def test_the_grid_is_that_of_the_paper():
 
 
 def test_uncertainty_counts_networks_of_all_pieces(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(uncertainty, "CHUNK", 1)
+    monkeypatch.setattr(uncertainty, "CHUNKS", {"ours": 1, "sequential": 1})
     status, printed, found = run("uncertainty", "--quick")
     assert status == 0, printed
     rows = {row[""]: row for row in found["tables"][0]["rows"]}

@@ -1,5 +1,7 @@
 """Data counted twice, on purpose; and the learners beside ours."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,22 @@ def test_laplace_has_the_moments_of_the_closed_form_on_a_linear_model():
     covariance = np.linalg.inv(design.T @ design / 0.01 + prior * np.eye(2))
     _, var = learner.predict(x)
     np.testing.assert_allclose(var, np.einsum("ni,ij,nj->n", design, covariance, design) + 0.01, rtol=1e-3)
+
+
+def test_the_evidence_from_eigenvalues_is_the_one_with_the_determinant():
+    """With numbers in place of laplace-torch: -1/2 (log det of the posterior - of the prior + scatter) + likelihood."""
+    root = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    curvature, prior, noise = root @ root.T, torch.tensor([0.7]).double(), torch.tensor(0.3).double()  # of rank 3
+    fitted = SimpleNamespace(
+        prior_precision=prior,
+        sigma_noise=noise,
+        log_likelihood=torch.tensor(-1.5),
+        log_det_prior_precision=4 * prior.log().sum(),
+        scatter=torch.tensor(2.0),
+    )
+    log_det = torch.logdet(curvature / 0.09 + 0.7 * torch.eye(4, dtype=torch.float64))
+    found = learners.log_evidence(fitted, torch.linalg.eigvalsh(curvature).clamp_min(0.0))
+    assert float(found) == pytest.approx(-1.5 - 0.5 * (float(log_det) - 4 * np.log(0.7) + 2.0))
 
 
 def test_missing_packages_are_told_with_a_remedy(monkeypatch):

@@ -12,6 +12,7 @@ from bayesmp.data import MissingDataError
 from experiments import PLACES, find
 from experiments import __main__ as command_line
 from experiments.base import Experiment, Options, Piece, UnavailableError
+from experiments.results import grouped
 from experiments.store import PieceStore
 
 ROOT = Path(__file__).parent.parent.parent
@@ -192,3 +193,13 @@ def test_plans_have_no_two_equal_pieces_and_are_json(name, quick, monkeypatch):
     assert len({piece.label for piece in pieces}) == len(pieces) > 0
     for piece in pieces:
         assert json.loads(json.dumps(dict(piece.parameters))) == piece.parameters
+
+
+def test_missing_pieces_are_told_in_groups():
+    missing = {f"boston, tagi, split {k}": "not computed" for k in range(3)}
+    missing |= {"boston, tagi, split 3": "crashed", "ours, seeds 0 to 9": "late", "ours, seeds 10 to 19": "late"}
+    assert grouped(missing) == [
+        "boston, tagi, 3 pieces: not computed",
+        "boston, tagi, split 3: crashed",
+        "ours, 2 pieces: late",
+    ]

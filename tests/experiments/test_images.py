@@ -9,7 +9,7 @@ from bayesmp import metrics
 from bayesmp.data import Dataset
 from benchmarks import datasets
 from benchmarks.datasets import Source
-from experiments import cifar10, forget, mnist
+from experiments import cifar10, forget, mislabelled, mnist
 
 CPU = torch.device("cpu")
 
@@ -143,3 +143,32 @@ def test_forgetting_needs_a_trainer_that_can(run, digits, monkeypatch):
     assert states[:3] == ["with them", "removed", "removed, 1 epochs"]
     last = {row["state"]: row["distance"] for row in found["tables"][0]["rows"]}
     assert last["trained without them"] == 0.0 and last["with them"] > 0.0
+
+
+def test_a_share_of_the_labels_is_swapped_for_another_class():
+    y = torch.arange(1000) % 10
+    given = mislabelled.swap_labels(y, 0.1, 0)
+    assert (given != y).sum() == 100, "none is swapped for itself"
+    assert given.min() >= 0 and given.max() <= 9
+    assert not torch.equal(given, mislabelled.swap_labels(y, 0.1, 1))
+
+
+def test_wrong_labels_are_found_and_what_was_removed_or_mended_is_compared(run, digits, tmp_path):
+    """Blocks of bright pixels are easy to tell apart: a label of another block is a surprise."""
+    status, printed, found = run("forget", "--quick", "--parts", "wrong")
+    assert status == 0, printed
+    (table,) = found["tables"]
+    rows = {row["state"]: row for row in table["rows"]}
+    (piece,) = found["pieces"]
+    assert piece["n_wrong"] == 8 and piece["share_found"] > 0.5 and piece["AUROC"] > 0.8
+    left = round((1 - piece["share_found"]) * 8)
+    assert (
+        rows["suspects removed"]["wrong labels left"] == rows["suspects mended, 1 epochs"]["wrong labels left"] == left
+    )
+    assert rows["trained without the suspects"]["distance"] == 0.0
+    assert rows["trained with their right labels"]["distance"] == 0.0
+    assert rows["with the wrong labels"]["distance"] > 0.0
+    assert rows["right labels from the start"]["distance"] is None
+    assert rows["suspects mended, 1 epochs"]["NLL"] < rows["with the wrong labels"]["NLL"]
+    for name in ("wrong_labels.png", "suspects.png"):
+        assert (tmp_path / "forget" / name).exists()

@@ -64,3 +64,38 @@ def test_a_visit_that_was_ended_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert len(calls) == 5 + 4, "four rounds were kept"
     for one, other in zip(whole, ended, strict=True):
         assert torch.equal(one.marginal.tau, other.marginal.tau) and torch.equal(one.marginal.rho, other.marginal.rho)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_compiled_sweep_is_the_same_sweep(capsys):
+    """Up to rounding, also at the second sweep of an example, when messages arrive from the first one."""
+    draws = [data.sine(4, seed=seed) for seed in range(2)]
+    x, y = (torch.as_tensor(np.stack(part)) for part in zip(*draws, strict=True))
+    plain, compiled = (StackedVisit(networks(2, (1, 3, 1)), x, y[..., None]) for _ in range(2))
+    compiled.expect(10**6)
+    assert "not compiled" not in capsys.readouterr().out
+    for visit in (plain, compiled):
+        visit.iterate([0, 1, 2, 3])
+        visit.iterate([3, 1, 0, 2])
+    torch.testing.assert_close(compiled.marginal.tau, plain.marginal.tau, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(compiled.marginal.rho, plain.marginal.rho, rtol=1e-9, atol=1e-10)
+
+
+def test_without_a_compiler_sweeps_go_on_uncompiled(monkeypatch, capsys):
+    """And say so: the result is the same, only later."""
+
+    def no_compiler(*_, **__):
+        def fail(*_):
+            raise RuntimeError("no C++ compiler")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    x, y = (torch.as_tensor(part)[None] for part in data.sine(3, seed=0))
+    visit = StackedVisit(networks(1, (1, 3, 1)), x, y[..., None])
+    visit.expect(10**6)
+    assert "no C++ compiler" in capsys.readouterr().out
+    before = visit.marginal.rho.clone()
+    visit.iterate([0, 1, 2])
+    assert (visit.marginal.rho > before).any()
