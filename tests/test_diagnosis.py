@@ -365,7 +365,7 @@ def test_what_is_handed_in_is_checked(regression, classes):
     with pytest.raises(ValueError, match="expected 50 targets, got 49 targets"):
         network.diagnose(x, y[1:])
     with pytest.raises(ValueError, match="give both x and y"):
-        regression.diagnose(x)
+        regression.diagnose(y=y)
     with pytest.raises(ValueError, match="has not been trained"):
         mlp([5, 4, 1], bmp.Regression(0.1)).diagnose(x, y)
     assert diagnose(network, x.tolist(), y.tolist()).n_rows == 50
