@@ -58,8 +58,11 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
             "networks had a joint belief; this version reads format 2: train the network again, or use that version"
         )
     grid = file.tensor("head.grid").clone()
-    if grid.ndim != 1 or grid.dtype != network.head.grid.dtype:
-        raise ValueError(f"{file.path!r} does not fit: 'head.grid' must be a vector of {network.head.grid.dtype}")
+    expected = network.head.grid
+    if grid.shape != expected.shape or grid.dtype != expected.dtype:
+        raise ValueError(
+            f"{file.path!r} does not fit: 'head.grid' must be a vector of {len(expected)} numbers of {expected.dtype}"
+        )
     network.head.grid = grid
     network.head_log_weights = network.head.prior_log_weights().float()
     network.to(getattr(torch, found["dtype"]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bayesmp import metrics
-from bayesmp.equations.normal import normal_cdf
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +59,7 @@ def central_levels(prediction: Any, y: Floats) -> Floats:
     if hasattr(prediction, "cdf"):
         below = metrics.as_array(prediction.cdf(y.reshape(tuple(prediction.mean.shape)))).astype(np.float64).reshape(-1)
     else:
-        below = normal_cdf(torch.as_tensor((y - mean) / std)).numpy()
+        below = np.array([NormalDist().cdf(score) for score in (y - mean) / std])
     return np.abs(2.0 * below - 1.0)
 
 
