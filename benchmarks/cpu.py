@@ -30,6 +30,7 @@ from benchmarks.options import begin, new_parser
 
 N_BATCHES = 4  # the site of each is visited in turn
 WARM_UP = 3  # visits before the first one that is timed: the metric is renewed at each of them, later rarely
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 NETWORKS: dict[str, tuple[Callable[[], list[Layer]], tuple[int, ...], int]] = {  # layers, shape of an input, batch
     "CNN (1, 28, 28)": (pooled_cnn, (1, 28, 28), 64),
     "CIFAR-10 CNN": (cifar10_cnn, (3, 32, 32), 64),
@@ -38,15 +39,17 @@ NETWORKS: dict[str, tuple[Callable[[], list[Layer]], tuple[int, ...], int]] = { 
 }
 
 
-def alternating_medians(calls: Sequence[Callable[[], object]], *, repeats: int) -> list[float]:
+def alternating_medians(
+    calls: Sequence[Callable[[], object]], *, repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Median seconds of each call, all of them called in turn; one round to warm up is not counted."""
     times: list[list[float]] = [[] for _ in calls]
     for k in range(repeats + 1):
         for call, found in zip(calls, times, strict=True):
-            started = time.perf_counter()
+            started = clock()
             call()
             if k > 0:
-                found.append(time.perf_counter() - started)
+                found.append(clock() - started)
     return [statistics.median(found) for found in times]
 
 
@@ -83,7 +86,13 @@ def visits(trainer: bmp.Trainer) -> Callable[[], object]:
 
 
 def cost_row(
-    name: str, layers: Callable[[], list[Layer]], shape: Sequence[int], batch_size: int, *, repeats: int
+    name: str,
+    layers: Callable[[], list[Layer]],
+    shape: Sequence[int],
+    batch_size: int,
+    *,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
     """Milliseconds and ratios of one network."""
     generator = torch.Generator().manual_seed(0)
@@ -95,7 +104,7 @@ def cost_row(
     rows, labels = x[:batch_size], y[:batch_size]
     step, model = adamw_step(layers(), rows, labels)
     with kept_memory():  # as Trainer.run has it
-        visit, adamw = alternating_medians([visits(trainer), step], repeats=repeats)
+        visit, adamw = alternating_medians([visits(trainer), step], repeats=repeats, clock=clock)
 
     moments = bmp.Network(layers(), bmp.Regression(1.0), input_shape=shape)  # its predictions are means and variances
 
@@ -109,7 +118,7 @@ def cost_row(
         lambda: network.predict(rows),
         plain,
     ]
-    of_moments, of_classes, joint, forward = alternating_medians(calls, repeats=repeats)
+    of_moments, of_classes, joint, forward = alternating_medians(calls, repeats=repeats, clock=clock)
     return {
         "network": name,
         "batch": batch_size,
@@ -127,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = new_parser("cpu", __doc__)
     parser.set_defaults(device="cpu", threads=1)
     parser.add_argument("--repeats", type=int, default=15, help="timings of each call, of which the median counts")
+    parser.add_argument("--clock", default="wall", choices=list(CLOCKS), help="cpu: time of the process, beside others")
     parser.add_argument("--backend", default="auto", choices=kernels.BACKENDS, help="of the element-wise equations")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     options = parser.parse_args(argv)
@@ -137,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for name in options.networks:
         layers, shape, batch_size = NETWORKS[name]
-        rows.append(cost_row(name, layers, shape, batch_size, repeats=options.repeats))
+        rows.append(cost_row(name, layers, shape, batch_size, repeats=options.repeats, clock=CLOCKS[options.clock]))
     threads, backend = torch.get_num_threads(), kernels.backend_in_use()
     print(f"\n{threads} {'thread' if threads == 1 else 'threads'}, backend {backend!r}")
     report.save("threads", threads)

@@ -12,7 +12,7 @@ def test_costs_of_a_tiny_network(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cpu, "NETWORKS", {"4-5-10": (lambda: networks.mlp(4, 5, 10), (4,), 6)})
     monkeypatch.setattr(kernels, "_choice", "auto")
     path = tmp_path / "cpu.json"
-    cpu.main(["--repeats", "2", "--backend", "torch", "--networks", "4-5-10", "--out", str(path)])
+    cpu.main(["--clock", "cpu", "--repeats", "2", "--backend", "torch", "--networks", "4-5-10", "--out", str(path)])
     printed = capsys.readouterr().out
     assert "1 thread, backend 'torch'" in printed and "visit / step" in printed
     saved = json.loads(path.read_text())
