@@ -22,7 +22,7 @@ from experiments.palette import colour, new_figure, tidy
 SIZES = (80, 160, 320, 640, 1280, 2560, 5120)
 WIDTHS = (50, 200, 800, 2000)  # the last is the paper's network of 5.6 million weights
 STEPS, MIN_EPOCHS, FEW_BATCH = 1000, 10, 64  # with few images: at least so many steps and epochs, batch size
-WIDE_EPOCHS, WIDE_BATCH = 10, 256
+WIDE_EPOCHS, WIDE_BATCH = 20, 128
 FEW_METHODS, WIDE_METHODS = ("ours", "adamw", "ivon"), ("ours", "adamw")
 WHITE = 255.0
 NOTE = "Mean ± standard error over seeds. AUROC: by entropy; epistemic: by what a method says it does not know."
@@ -34,7 +34,7 @@ class Mnist(Experiment):
     title = "MNIST: few images, wide networks, strange digits"
     about = (
         "Few: 784-100-10 on the first 80 to 5,120 training images, at least 1,000 steps in batches of 64 for every "
-        "method. Wide: 784-w-w-10 on all 60,000, 10 epochs in batches of 256; w = 2,000 has 5.6 million weights. All "
+        "method. Wide: 784-w-w-10 on all 60,000, 20 epochs in batches of 128; w = 2,000 has 5.6 million weights. All "
         "are tested on the whole test set, and asked to tell its digits from the same turned by 90° or inverted. "
         + DEFINITIONS
     )
