@@ -24,6 +24,7 @@ QUICK_CHECKPOINTS = (10, 13)
 SLOW_QUICK, MOST_SLOW = (1, 2), 200  # epochs of the sequential schedule
 N_TEST = 1000
 LEVEL = 0.9
+NLL_TICKS = (-1, 0, 1, 2, 5, 10, 50, 200, 1000)
 
 
 class CountingTwice(bmp.Trainer):
@@ -210,9 +211,9 @@ class Epochs(Experiment):
         figure = new_figure(7.6, 2.9 * len(tasks))
         axes = figure.subplots(len(tasks), 3, squeeze=False)
         columns = (
-            ("coverage inside", "in 90 %, inside"),
-            ("coverage outside", "in 90 %, outside"),
-            ("NLL inside", "NLL"),
+            ("coverage inside", "share in 90 %, inside"),
+            ("coverage outside", "share in 90 %, outside"),
+            ("NLL inside", "NLL inside, nats"),
         )
         for row, task in zip(axes, tasks, strict=True):
             for ax, (name, title) in zip(row, columns, strict=True):
@@ -224,6 +225,9 @@ class Epochs(Experiment):
                             own[0]["epochs"], means, "o-", ms=3.5, color=colour(TITLES[method]), label=TITLES[method]
                         )
                 ax.set_xscale("log")
+                ticks = sorted({epochs for result in select(results, task=task) for epochs in result["epochs"]})
+                ax.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks], rotation=45, fontsize=8)
+                ax.minorticks_off()
                 tidy(ax, xlabel="epochs", ylabel=f"{task}: {title}")
                 if "coverage" in name:
                     ax.axhline(LEVEL, color=colour("truth"), lw=0.8, ls=":")
@@ -231,6 +235,9 @@ class Epochs(Experiment):
                 else:
                     ax.set_yscale("symlog", linthresh=2.0)
                     ax.set_ylim(bottom=-1.5)
+                    levels = [level for level in NLL_TICKS if level <= max(2.0, ax.get_ylim()[1])]
+                    ax.set_yticks(levels, labels=[f"{level:g}" for level in levels])
+                    ax.minorticks_off()
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
         figure.savefig(folder / "epochs.png")

@@ -147,7 +147,7 @@ def draw_roads(results: Sequence[Result], folder: Path) -> Picture:
     """Distance to training anew and test NLL, by epochs after the change."""
     figure = new_figure(7.2, 3.3)
     left, right = figure.subplots(1, 2)
-    shades = {"removed": colour("ours"), "mended": colour("sequential")}
+    shades = {"removed": colour("ours"), "mended": colour("ours, mended")}
     for ax, name in ((left, "distance"), (right, "NLL")):
         means = _means(results, name)
         for road, shade in shades.items():

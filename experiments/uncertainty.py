@@ -104,7 +104,8 @@ class Uncertainty(Experiment):
                 "At 1/2/3 standard deviations, median over the points x < -10 or x > 10. Correlation: of the credible "
                 "mass of central intervals (2 % to 98 %) with the median coverage on each side, and of both sides' "
                 "points together (our reading of the paper). NUTS: one posterior cannot be counted over networks, "
-                "so it is the share of points. Seconds per network.",
+                "so it is the share of points. Seconds per network; those of the paper's way beside other work, "
+                "so upper bounds.",
             )
         ]
 
