@@ -131,8 +131,8 @@ def test_mislabelled_examples_are_the_surprising_ones():
 def test_influence_where_the_belief_is_not_exact():
     """Leverages add up to the degrees of freedom also where some anchors stand for all; one example alone has the same
     influence as among all."""
-    x, y = linear_data(360, n_in=40, n_out=3)
-    trainer = bmp.Trainer(mlp([40, 25, 3], bmp.Regression(0.3)), x, y / y.std())
+    x, y = blobs(360, n_in=40)
+    trainer = bmp.Trainer(mlp([40, 25, 3], bmp.Argmax()), x, y)
     trainer.run(3)
     belief = trainer.network.belief
     assert not belief.is_exact

@@ -132,7 +132,7 @@ class SilentLinear(bmp.Linear):
 
     def sweep(self, *args, **options):
         local = super().sweep(*args, **options)
-        return Silent(**{entry.name: getattr(local, entry.name) for entry in fields(local)})
+        return Silent(**{entry.name: getattr(local, entry.name) for entry in fields(local) if entry.init})
 
 
 def test_a_layer_without_gradients_trains_example_by_example_without_a_joint_belief():

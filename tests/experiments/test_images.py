@@ -160,7 +160,7 @@ def test_wrong_labels_are_found_and_what_was_removed_or_mended_is_compared(run, 
     (table,) = found["tables"]
     rows = {row["state"]: row for row in table["rows"]}
     (piece,) = found["pieces"]
-    assert piece["n_wrong"] == 8 and piece["share_found"] > 0.5 and piece["AUROC"] > 0.8
+    assert piece["n_wrong"] == 8 and piece["share_found"] >= 0.5 and piece["AUROC"] > 0.8
     left = round((1 - piece["share_found"]) * 8)
     assert (
         rows["suspects removed"]["wrong labels left"] == rows["suspects mended, 1 epochs"]["wrong labels left"] == left
