@@ -29,12 +29,13 @@ from torch import Tensor
 from bayesmp.equations.linear_maps import LinearMap
 from bayesmp.gaussian import Gaussian, Moments
 
-EXACT_FAN_IN = 16  # up to this many terms the O(1/fan-in) error of the matrix form matters and the exact form is cheap
+EXACT_FAN_IN = 32  # up to this many terms the O(1/fan-in) error of the matrix form matters and the exact form is cheap
+EXACT_PATCH = 16  # the same where every position of an image has an array of its own
 
 
-def prefers_exact(fan_in: int, exact: bool | None = None) -> bool:
+def prefers_exact(fan_in: int, exact: bool | None = None, *, limit: int = EXACT_FAN_IN) -> bool:
     """Whether a layer uses the exact form: the user's word if given, else for small fan-in."""
-    return fan_in <= EXACT_FAN_IN if exact is None else exact
+    return fan_in <= limit if exact is None else exact
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,8 @@ class SumLocal(Local):
 class WeightLayer(Layer):
     """z = w * a + bias for a linear map `*`; the map, the fan-in and the shapes come from the subclass."""
 
+    exact_fan_in = equations.EXACT_PATCH  # up to which inner products are exact by default
+
     def __init__(
         self,
         *,
@@ -150,7 +152,7 @@ class WeightLayer(Layer):
         self.exact = exact
         self.weight_prior = weight_prior
         self.bias_prior = bias_prior
-        self.is_exact = equations.prefers_exact(fan_in, exact)
+        self.is_exact = equations.prefers_exact(fan_in, exact, limit=self.exact_fan_in)
 
     @abstractmethod
     def linear_map(self, m_in: Message) -> LinearMap:
@@ -214,6 +216,8 @@ class Linear(WeightLayer):
         exact: True for exact inner-product messages, False for the matrix form; None picks by fan-in.
         weight_prior, bias_prior: (mean, var) in place of the default prior, numbers or broadcastable tensors.
     """
+
+    exact_fan_in = equations.EXACT_FAN_IN
 
     def __init__(
         self,

@@ -29,13 +29,13 @@ def test_a_linearised_activation_is_its_value_and_slope_at_the_mean(leak):
 @pytest.mark.parametrize(
     "sizes, options, expected",
     [
-        ([20, 18, 3], {}, True),
-        ([20, 18, 17, 3], {}, True),
-        ([20, 16, 3], {}, False),  # the last layer is exact
-        ([3, 18, 3], {}, False),  # the first one is
-        ([20, 3], {}, False),  # a single layer
-        ([20, 18, 3], {"joint": False}, False),
-        ([20, 18, 3], {"schedule": "sequential"}, False),
+        ([40, 36, 3], {}, True),
+        ([40, 36, 34, 3], {}, True),
+        ([40, 16, 3], {}, False),  # the last layer is exact
+        ([3, 36, 3], {}, False),  # the first one is
+        ([40, 3], {}, False),  # a single layer
+        ([40, 36, 3], {"joint": False}, False),
+        ([40, 36, 3], {"schedule": "sequential"}, False),
     ],
 )
 def test_which_networks_are_linearised(sizes, options, expected):
@@ -64,8 +64,8 @@ def test_targets_with_noise_are_not_fitted_by_linear_activations():
 
 
 def test_training_sees_a_share_of_the_variance_and_predictions_all_of_it():
-    x, y = blobs(40, n_in=20)
-    network = mlp([20, 18, 3], bmp.Argmax(), dtype=torch.float64)
+    x, y = blobs(40, n_in=40)
+    network = mlp([40, 36, 3], bmp.Argmax(), dtype=torch.float64)
     trainer = bmp.Trainer(network, x, y, batch_size=10)
     trainer.run(2, progress=False)
     for seen, own in zip(trainer.schedule._weights(), network.weights(), strict=True):
@@ -78,8 +78,8 @@ def test_predictions_of_a_linearised_network_are_those_of_its_means_with_linear_
     """By hand: outputs of the network of means; variances of one sweep pushed through slopes and squared weights, of
     the joint belief through the gradients.
     """
-    x, y = blobs(40, n_in=20)
-    network = mlp([20, 18, 3], bmp.Argmax(), dtype=torch.float64)
+    x, y = blobs(40, n_in=40)
+    network = mlp([40, 36, 3], bmp.Argmax(), dtype=torch.float64)
     bmp.fit(network, x, y, epochs=4, batch_size=10)
     prediction = network.predict(x, joint=False)
 
