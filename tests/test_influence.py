@@ -132,7 +132,7 @@ def test_influence_where_the_belief_is_not_exact():
     """Leverages add up to the degrees of freedom also where some anchors stand for all; one example alone has the same
     influence as among all."""
     x, y = blobs(360, n_in=40)
-    trainer = bmp.Trainer(mlp([40, 25, 3], bmp.Argmax()), x, y)
+    trainer = bmp.Trainer(mlp([40, 36, 3], bmp.Argmax()), x, y)
     trainer.run(3)
     belief = trainer.network.belief
     assert not belief.is_exact

@@ -48,19 +48,19 @@ def test_which_networks_are_linearised(sizes, options, expected):
 
 
 def test_targets_with_noise_are_not_fitted_by_linear_activations():
-    """Friedman's function among inputs that say nothing, noise std 1: the linear regime takes noise for signal and
-    finds .64 of it after 60 epochs, .1 in the end; NLL .70 instead of .63.
+    """Friedman's function among 35 inputs that say nothing, noise std 1: the linear regime takes noise for signal, finds
+    .15 of it and an NLL of 1.05 instead of .84.
     """
     generator = torch.Generator().manual_seed(0)
-    x = torch.rand(1200, 20, generator=generator)
+    x = torch.rand(1200, 40, generator=generator)
     f = 10 * torch.sin(torch.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
     x, y = (x - 0.5) / 0.29, (f + torch.randn(1200, generator=generator) - 14.4) / 5
-    network = mlp([20, 32, 32, 1], bmp.Regression("learn"))
+    network = mlp([40, 36, 36, 1], bmp.Regression("learn"))
     bmp.fit(network, x[:400], y[:400], epochs=60, batch_size=50, progress=False)
     found = network.predict(x[400:])
     assert network.regime == MOMENTS
     assert 5 * float(found.noise_var.sqrt()) > 0.9
-    assert -float(found.log_prob(y[400:]).mean()) < 0.67
+    assert -float(found.log_prob(y[400:]).mean()) < 0.92
 
 
 def test_training_sees_a_share_of_the_variance_and_predictions_all_of_it():

@@ -322,9 +322,9 @@ def test_dense_networks_of_several_layers_count_correlations(name, options, is_j
     "layers, wide",
     [
         ([(16, 16, None), (16, 3, None)], []),
-        ([(17, 16, None), (16, 3, None)], [0]),
-        ([(2, 20, None), (20, 20, None), (20, 3, None)], [2, 4]),
-        ([(30, 20, None), (20, 20, True), (20, 3, None)], [0, 4]),
+        ([(33, 16, None), (16, 3, None)], [0]),
+        ([(2, 40, None), (40, 40, None), (40, 3, None)], [2, 4]),
+        ([(50, 40, None), (40, 40, True), (40, 3, None)], [0, 4]),
         ([(2, 8, False), (8, 3, None)], [0]),
     ],
     ids=str,
