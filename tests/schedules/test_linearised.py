@@ -48,8 +48,8 @@ def test_which_networks_are_linearised(sizes, options, expected):
 
 
 def test_targets_with_noise_are_not_fitted_by_linear_activations():
-    """Friedman's function among 35 inputs that say nothing, noise std 1: the linear regime takes noise for signal, finds
-    .15 of it and an NLL of 1.05 instead of .84.
+    """Friedman's function among 35 inputs that say nothing, noise std 1: the linear regime takes noise for signal,
+    finds .15 of it and an NLL of 1.05 instead of .84.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(1200, 40, generator=generator)
