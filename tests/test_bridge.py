@@ -194,7 +194,7 @@ def test_a_trained_start_is_one(digits, head, weights):
     trainer.run(1)
     found, without = (right(net.predict(x[600:], joint=False).probs, y[600:]) for net in (network, plain))
     assert found > max(theirs - 0.1, without)
-    trainer.run(2)
+    trainer.run(4)
     assert right(network.predict(x[600:], joint=False).probs, y[600:]) > theirs - 0.03
 
 

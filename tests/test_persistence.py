@@ -181,7 +181,7 @@ def test_a_resumed_run_on_images_is_the_uninterrupted_one(tmp_path, schedule):
     assert_same_run(run, whole)
 
 
-@pytest.mark.parametrize("sizes, n_wide", [([40, 6, 1], 1), ([3, 20, 20, 1], 2), ([40, 20, 1], 2)], ids=str)
+@pytest.mark.parametrize("sizes, n_wide", [([40, 6, 1], 1), ([3, 36, 36, 1], 2), ([40, 36, 1], 2)], ids=str)
 def test_a_resumed_run_with_wide_layers_is_the_uninterrupted_one(tmp_path, sizes, n_wide):
     """Far enough that shares of sums have moved; their own pulls and shares are part of the run."""
     (x, y), path = linear_data(26, n_in=sizes[0]), tmp_path / "run.safetensors"

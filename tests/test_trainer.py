@@ -342,10 +342,10 @@ def test_a_joint_that_means_nothing_is_refused(options, problem):
 @pytest.mark.parametrize("schedule", ["sequential", "parallel"])
 def test_a_run_takes_nothing_over_from_another_on_the_same_network(schedule):
     """Shares of sums and the regime of a parallel run once leaked into a sequential one, and got lost by a reset."""
-    x, y = blobs(24, n_in=20)
+    x, y = blobs(24, n_in=40)
     runs = []
     for disturbed in (False, True):
-        network = mlp([20, 18, 3], bmp.Argmax(), dtype=torch.float64)
+        network = mlp([40, 36, 3], bmp.Argmax(), dtype=torch.float64)
         trainer = bmp.Trainer(network, x, y, batch_size=8, schedule=schedule)
         trainer.run(1)
         if disturbed:
