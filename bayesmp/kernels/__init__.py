@@ -2,9 +2,9 @@
 
 Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
 "fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py,
-pools.py, sums.py, rows.py, sites.py and metric.py, from one text. In float32 "fused" is used if it works on this
-machine, else "torch"; in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing is
-said; if one fails, there is one warning. `set_backend` or the variable BAYESMP_BACKEND overrides the choice.
+pools.py, sums.py, rows.py, sites.py, metric.py and chain.py, from one text. In float32 "fused" is used if it works on
+this machine, else "torch"; in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing
+is said; if one fails, there is one warning. `set_backend` or the variable BAYESMP_BACKEND overrides the choice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayesmp.equations import activation, likelihood, linear, reach, tilted, wei
 from bayesmp.equations.linear_maps import LinearMap
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.kernels import build, compiled, fused, metric, pools, rows, sites, sums
+from bayesmp.kernels import build, chain, compiled, fused, metric, pools, rows, sites, sums
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
@@ -159,6 +159,11 @@ def move_means(
     tensors = (origin, marginal.tau, marginal.rho, direction, step, innovation, prior_rho)
     rest = (marginal, direction, step, innovation, prior_rho)
     return _on_cpu(lambda: sites.move_means(origin, shift, *rest, n_sites=n_sites), *tensors)
+
+
+def chain_room(visit: chain.Visit, tensors: Sequence[Tensor]) -> int | None:
+    """How many numbers a visit in two calls needs to work in; None where these tensors are to be visited by layers."""
+    return _on_cpu(lambda: chain.room(visit), *tensors)
 
 
 def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float) -> Gaussian:

@@ -33,6 +33,7 @@ from bayesmp.layers.linear import Linear, WeightLayer
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, MOMENTS, Regime
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
+from bayesmp.schedules.dense_chain import DenseChain
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
@@ -84,10 +85,11 @@ class ParallelSchedule(Schedule):
         self.best_score, self.best_constant, self.n_worse = math.inf, math.inf, 0
         self.listens = True  # whether this visit is heard by the metric
         self.records = like.is_cuda
+        self._chain = DenseChain(network) if DenseChain.is_chain(network) else None
         self._graphs: dict[tuple[int, ...], RecordedVisit] = {}
         self._plain_visits: dict[tuple[int, ...], int] = {}
         self._held: tuple[object, ...] = ()
-        self._prior_rest: dict[int, float] = {}  # mean prior precision of each layer's weights
+        self.prior_rest: dict[int, float] = {}  # mean prior precision of each layer's weights
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class ParallelSchedule(Schedule):
             matrix = node.layer.to_matrix(precisions[node.index])
             self.metrics[node.index] = LayerMetric(self.n_data, *matrix.shape, like=prior.rho, past=older)
             first = next(iter(precisions[node.index].values()))
-            self._prior_rest[node.index] = float(first.mean())
+            self.prior_rest[node.index] = float(first.mean())
         self.signs = self._draw_signs(largest_batch)
         self.own_pulls = OwnPulls(network, n_batches=len(self.sites), largest_batch=largest_batch)
         is_linear = self.shares_sums and self._sees_cavities and not network.head.has_noise
@@ -162,7 +164,7 @@ class ParallelSchedule(Schedule):
         self.constant_cap = self.best_score = self.best_constant = math.inf
         self.n_worse = 0
         for k, metric in self.metrics.items():
-            metric.resize(self.n_data, self._prior_rest[k])
+            metric.resize(self.n_data, self.prior_rest[k])
         self._know_inputs(x)
         self.dear_gap = self._dear_gap()
         self.signs = self._draw_signs(largest_batch)
@@ -176,7 +178,7 @@ class ParallelSchedule(Schedule):
         self.n_visits = max(part.n_visits for part in known)
         self.next_renewal = self.n_visits + 1
         for k, metric in self.metrics.items():
-            metric.join([part.metrics[k] for part in known], self._prior_rest[k])
+            metric.join([part.metrics[k] for part in known], self.prior_rest[k])
         shares = torch.stack([part.n_data / self.n_data * part.sum_shares for part in known])
         self.sum_shares.copy_(shares.sum(0))
         self.own_pulls.join([part.own_pulls for part in known])
@@ -189,7 +191,7 @@ class ParallelSchedule(Schedule):
             return self.own_pulls.take_out_at(row, places, node, local)
 
         trace = graph.sweep_out(x, self._weights(), self.regime, adjust=take_out)
-        m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
+        m_back = network.head.to_latent(trace.outputs, y, self.trusting_belief())
         fresh = network.pack(graph.sweep_back(trace, m_back).to_weights)
         return torch.addcmul(fresh.tau, fresh.rho, self.sites.origin, value=-1.0)
 
@@ -308,6 +310,8 @@ class ParallelSchedule(Schedule):
     def visit_on_device(self, batch: Batch) -> VisitInfo:
         """The visit proper: tensors in, tensors changed in place, nothing read back."""
         network, sites = self.network, self.sites
+        if self._chain is not None and (info := self._chain.visit(self, batch)) is not None:
+            return info
         sweep = self._sweep(batch)
         metrics = network.head.train_metrics(sweep.trace.outputs, batch.y, network.head_log_weights)
 
@@ -333,7 +337,7 @@ class ParallelSchedule(Schedule):
             return self.own_pulls.take_out(batch, node, local)
 
         trace = graph.sweep_out(batch.x, self._weights(), self.regime, adjust=take_out)
-        m_back = network.head.to_latent(trace.outputs, batch.y, self._trusting_belief())
+        m_back = network.head.to_latent(trace.outputs, batch.y, self.trusting_belief())
         returned = graph.sweep_back(trace, m_back)
         self.own_pulls.remember(batch, trace, returned)
         return Sweep.of(network, trace, returned, m_back, self.metrics)
@@ -346,7 +350,7 @@ class ParallelSchedule(Schedule):
         """
         if not self._hears_constant:
             return
-        constant = float(self.network.head.in_training(self._trusting_belief()))
+        constant = float(self.network.head.in_training(self.trusting_belief()))
         if score < self.best_score:
             self.best_score, self.best_constant, self.n_worse = score, constant, 0
         elif score > self.best_score + self.settings.worse_score and constant > self.best_constant:
@@ -358,9 +362,14 @@ class ParallelSchedule(Schedule):
 
     def _weights(self) -> list[Weights]:
         """The weights as sweeps see them."""
-        return self.network.weights(scale=self.settings.linear_share if self.regime == LINEAR else 1.0)
+        return self.network.weights(scale=self.scale)
 
-    def _trusting_belief(self) -> Tensor:
+    @property
+    def scale(self) -> float:
+        """Share of the weights' variance that sweeps see."""
+        return self.settings.linear_share if self.regime == LINEAR else 1.0
+
+    def trusting_belief(self) -> Tensor:
         """The belief about the head's constant for messages to weights.
 
         Before anything is fitted all of y looks like noise, and with so much noise nothing would ever be fitted: a
@@ -388,7 +397,7 @@ class ParallelSchedule(Schedule):
                 curvature = slopes.t() @ slopes
                 curvature.diagonal().add_(per_row)
                 curvature.div_(n_batch)
-                rest = self._prior_rest[node.index] + per_weight * (self.n_data / n_batch)
+                rest = self.prior_rest[node.index] + per_weight * (self.n_data / n_batch)
                 metric.update(inputs, curvature, rest, self.share)
 
     def _solve(self, slope: Tensor) -> Tensor:
@@ -422,12 +431,12 @@ class ParallelSchedule(Schedule):
         curvature, reach = along(self.network, sweep, direction)
         if self.network.past is not None:
             curvature = curvature + torch.dot(direction, self.network.prior_pull(direction))
-        stretch, tiny = self._stretch, torch.finfo(model.dtype).tiny
+        stretch, tiny = self.stretch, torch.finfo(model.dtype).tiny
         stiffness = curvature / model.clamp_min(tiny) + (1.0 - 1.0 / len(self.sites)) / stretch
         return torch.maximum(stiffness, reach / self.settings.max_reach).clamp_min(1.0 / stretch).reciprocal()
 
     @property
-    def _stretch(self) -> float:
+    def stretch(self) -> float:
         """How many times as long as the metric says a step may be: more only where many batches share the data."""
         longest, share = self.settings.stretch
         return max(1.0, min(longest, share * len(self.sites)))
@@ -439,7 +448,7 @@ class ParallelSchedule(Schedule):
         """
         network, graph = self.network, self.network.graph
         trace = graph.sweep_out(x, self._weights(), self.regime)
-        m_back = network.head.to_latent(trace.outputs, y, self._trusting_belief())
+        m_back = network.head.to_latent(trace.outputs, y, self.trusting_belief())
         sweep = Sweep.of(network, trace, graph.sweep_back(trace, m_back), m_back, self.metrics)
         curvature, reach = along(self.network, sweep, direction)
         curvature = curvature * (self.n_data / len(x)) + torch.dot(network.prior_pull(direction), direction)

@@ -34,7 +34,7 @@ def trainer_of(n_batches, stretch=SETTINGS.stretch):
 
 @pytest.mark.parametrize("n_batches, allowed", [(1, 1.0), (16, 1.0), (40, 2.5), (64, 4.0), (300, 4.0)])
 def test_only_many_batches_allow_long_steps(n_batches, allowed):
-    assert trainer_of(n_batches).schedule._stretch == allowed
+    assert trainer_of(n_batches).schedule.stretch == allowed
     assert growth(n_batches, allowed) < 0.9999 or n_batches == 1
 
 
