@@ -1,5 +1,5 @@
-"""Visits of the parallel schedule to chains of dense layers, on one thread of the CPU: two calls around the head's
-message (kernels/chain.py) in place of the loops of graph.py, which say what they do.
+"""Visits of the parallel schedule to chains of dense layers, on the CPU: two calls around the head's message
+(kernels/chain.py) in place of the loops of graph.py, which say what they do.
 
 In a small network a visit is some 700 operations of a few microseconds, whatever they work on; here it is thirty.
 """
@@ -90,7 +90,7 @@ class DenseChain:
         """A visit, or None, and nothing has changed, where the loops of the graph are to do it."""
         network, sites = schedule.network, schedule.sites
         site, product = sites.row(batch.index), chain.product()
-        if site is None or product is None or network.past is not None or torch.get_num_threads() > 1:
+        if site is None or product is None or network.past is not None:
             return None
         marginal, n_outputs = network.marginal, network.n_outputs
         x, outputs, answers = (
