@@ -82,6 +82,16 @@ def few_threads(device: torch.device, *, n_products: int, small: int = SMALL_WOR
         torch.set_num_threads(n_threads)
 
 
+def rows_in_step(like: Tensor) -> Tensor:
+    """Room for a matrix like this one, whose rows all begin at whole cache lines, which leaves gaps between them.
+
+    On a CPU products of large matrices with an odd number of columns, as a bias makes it, take a third longer without.
+    """
+    line = 64 // like.element_size()
+    n_rows, n_columns = like.shape
+    return like.new_empty(n_rows, -(-n_columns // line) * line)[:, :n_columns]
+
+
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of symmetric matrices, on the CPU by one thread: LAPACK goes in short steps that
     wait for each other, and two threads were five times slower on a busy machine.

@@ -38,7 +38,9 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
-from bayesmp.arithmetic import eigh
+from bayesmp.arithmetic import eigh, rows_in_step
+
+LARGE_SIDE = 256  # rows of a slope from which products gain more from a copy of the eigenvectors in step than it costs
 
 
 class LayerMetric:
@@ -159,13 +161,17 @@ class LayerMetric:
         """
         if kernels.solve_blocks(self.slope_vectors, self.input_vectors, self.inverse, slopes, answers):
             return
-        turned = torch.empty_like(self.values)
+        turned, inner, vectors = torch.empty_like(self.values), torch.empty_like(self.values), self.input_vectors
+        if not vectors.is_cuda and len(turned) >= LARGE_SIDE:
+            turned, inner = rows_in_step(turned), rows_in_step(inner)
+            vectors = rows_in_step(vectors).copy_(vectors)
         ends = list(accumulate((block.shape[1] for block in slopes), initial=0))
         for block, (start, end) in zip(slopes, pairwise(ends), strict=True):
             torch.mm(self.slope_vectors.t(), block, out=turned[:, start:end])
-        turned = self.slope_vectors @ (turned @ self.input_vectors).mul_(self.inverse)
+        torch.mm(turned, vectors, out=inner)
+        torch.mm(self.slope_vectors, inner.mul_(self.inverse), out=turned)
         for block, (start, end) in zip(answers, pairwise(ends), strict=True):
-            torch.mm(turned, self.input_vectors[start:end].t(), out=block)
+            torch.mm(turned, vectors[start:end].t(), out=block)
 
     def sum_share(self, var: Tensor) -> Tensor:
         """Variance that this layer puts into the network's outputs under the joint posterior, over that of independent

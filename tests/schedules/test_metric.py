@@ -146,7 +146,7 @@ def test_a_metric_filled_in_from_a_file_goes_on_with_its_own_eigenvalues():
 @pytest.mark.parametrize("backend", ["torch", "fused"])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-3)])
 @pytest.mark.parametrize(
-    "n_rows, widths", [(1, (1,)), (3, (5, 1)), (32, (31, 1)), (33, (4, 1)), (5, (40, 1)), (4, (2, 3, 1))]
+    "n_rows, widths", [(1, (1,)), (3, (5, 1)), (32, (31, 1)), (33, (4, 1)), (5, (40, 1)), (4, (2, 3, 1)), (257, (4, 1))]
 )
 def test_blocks_side_by_side_are_solved_as_the_whole(n_rows, widths, dtype, tolerance, backend):
     """Small layers in one compiled call, larger ones by products; what lies around the answers is not touched."""
