@@ -10,10 +10,17 @@ from torch.distributions import Normal
 import bayesmp as bmp
 from benchmarks import truth
 from benchmarks.networks import mlp
-from benchmarks.references import CASES, FOLDER, NOISE_STD, NOISE_VAR, Case
+from benchmarks.references import ALL, CASES, FOLDER, NOISE_STD, PANEL, Case, Lattice, Moons, Shells, Uniform
+from benchmarks.references import cases as kinds
 
 CPU = torch.device("cpu")
-TINY = Case(widths=(1, 4, 1), intervals=((-1.0, -0.4), (0.4, 1.0)), n_per_interval=10, grid=(-4.0, 4.0, 81))
+NOISE_VAR = NOISE_STD**2
+TINY = Case(
+    hidden=(4,),
+    data=Uniform(intervals=((-1.0, -0.4), (0.4, 1.0)), n_per_interval=10),
+    grid=Lattice(-4.0, 4.0, 81),
+)
+TINY_CLASSES = Case(hidden=(4,), data=Moons(n_per_class=10, blur=0.2), grid=Lattice(-3.0, 3.0, 5))
 
 
 @pytest.fixture
@@ -23,11 +30,12 @@ def folder(tmp_path, monkeypatch):
     grid = TINY.grid_points()
     f_std = 0.1 + 0.3 * np.abs(grid[:, 0])
     fields = {"f_mean": 0 * f_std, "f_std": f_std, "chain_stds": np.stack([0.5 * f_std, 1.5 * f_std])}
+    fields["chain_means"] = np.stack([0.2 * f_std, -0.2 * f_std])
     fields["prior_std"] = bmp.Network(mlp(1, 4, 1), bmp.Regression(NOISE_VAR)).prior.var.sqrt().numpy()
     path = tmp_path / "references"
     path.mkdir()
     np.savez(path / "tiny.npz", x_train=x, y_train=y, grid=grid, truth=0 * f_std, rhat=1 + 0 * f_std, **fields)
-    monkeypatch.setattr(truth, "CASES", {"tiny": TINY})
+    monkeypatch.setattr(truth, "ALL", {"tiny": TINY})
     return path
 
 
