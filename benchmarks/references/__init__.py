@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.references.cases import NOISE_STD, Array, Case, Lattice, Moons, Shells, Uniform
+from benchmarks.references.cases import NOISE_STD, NOISE_VAR, Array, Case, Lattice, Moons, Shells, Uniform
 
-__all__ = ["ALL", "CASES", "FOLDER", "NOISE_STD", "PANEL", "Case", "Lattice", "Moons", "Shells", "Uniform"]
+__all__ = ["ALL", "CASES", "FOLDER", "NOISE_STD", "NOISE_VAR", "PANEL", "Case", "Lattice", "Moons", "Shells", "Uniform"]
 
 FOLDER = Path(__file__).parent
 

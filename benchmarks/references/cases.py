@@ -18,6 +18,7 @@ from benchmarks.networks import mlp
 
 Array = NDArray[np.float64]
 NOISE_STD = 0.05
+NOISE_VAR = NOISE_STD**2
 NEAR = 0.5  # ranges: where near ends and far begins
 N_ARC = 400  # points on each moon, over which its density is averaged
 
