@@ -137,8 +137,11 @@ def test_stored_reference_is_small_and_whole(name):
     inside = reference.regions["inside"]
     assert np.all(reference.f_std > 0) and np.median(reference.rhat[inside]) < 1.05
     assert all(np.median(reference.rhat[rows]) < 1.2 for rows in reference.regions.values())
-    assert reference.errors(reference.truth)["inside"] < 2.0, "NUTS is right about its own uncertainty"
-    assert (reference.p_mean is not None) == case.is_classes
+    f_mean, f_true = reference.f_mean[inside], reference.truth[inside]
+    if reference.p_mean is not None:
+        assert case.is_classes and np.mean((reference.p_mean[inside] > 0.5) == (f_true > 0)) > 0.9
+    else:
+        assert not case.is_classes and np.sqrt(np.mean((f_mean - f_true) ** 2)) < 0.25 * f_true.std()
     with np.load(path) as stored:
         settings = json.loads(str(stored["settings"]))
     assert settings["widths"] == list(case.widths) and settings["chains"] == len(reference.chain_stds)
