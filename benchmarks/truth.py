@@ -4,9 +4,9 @@ Three small networks on one-dimensional data, or with `--cases panel` six others
 is the median over grid points of our epistemic std over that of NUTS, by region, then the median over seeds; and the
 root mean square of our error, our mean less NUTS's in units of its std, likewise. Of two classes it is the logit that
 is compared, and the probability. Prior variances are NUTS's; its means were those of seed 0, so part of what they
-differ by is the prior and not the inference. Outside the data the chains of NUTS differ among themselves (column
-`chains`), and nothing can be known better than that. The files with NUTS's answers lie in benchmarks/references, with
-the script that made them.
+differ by is the prior and not the inference; with `--nuts-means` all seeds have NUTS's. Outside the data the chains of
+NUTS differ among themselves (column `chains`), and nothing can be known better than that. The files with NUTS's answers
+lie in benchmarks/references, with the script that made them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Reference:
     chain_means: NDArray[np.float64]  # (chain, g)
     chain_stds: NDArray[np.float64]  # (chain, g)
     rhat: NDArray[np.float64]
-    prior_std: NDArray[np.float64]  # of all weights, as NUTS had it, layer by layer, weights before biases
+    prior_mean: NDArray[np.float64]  # of all weights, as NUTS had it, layer by layer, weights before biases
+    prior_std: NDArray[np.float64]
     p_mean: NDArray[np.float64] | None = None  # of class 1, if f is its logit
 
     @classmethod
@@ -92,13 +93,23 @@ class Answer:
     probs: NDArray[np.float64] | None = None  # of class 1, if f is its logit
 
 
-def train_case(reference: Reference, *, epochs: int | str, seed: int, device: torch.device) -> Answer:
-    """Train on the reference's data with the defaults and NUTS's prior variances, predict on its grid."""
+def train_case(
+    reference: Reference, *, epochs: int | str, seed: int, device: torch.device, own_means: bool = True
+) -> Answer:
+    """Train on the reference's data with the defaults and NUTS's prior variances, predict on its grid.
+
+    Args:
+        reference: data, grid and prior.
+        epochs, seed, device: of the training.
+        own_means: take the prior means that the seed draws, as a user would have them; False takes NUTS's, so that all
+            that differs is the inference.
+    """
     x, grid = (torch.as_tensor(part, dtype=torch.float32) for part in (reference.x_train, reference.grid))
     y = torch.as_tensor(reference.y_train, dtype=torch.long if reference.case.is_classes else torch.float32)
     network = reference.case.network(seed)
     start, var = network.start, torch.as_tensor(reference.prior_std).square()
-    network.prior = Gaussian.from_moments(network.prior.mean.double(), var)
+    mean = network.prior.mean.double() if own_means else torch.as_tensor(reference.prior_mean)
+    network.prior = Gaussian.from_moments(mean, var)
     network.start = start  # training starts as it does by default, not at the prior's means
     network.to(device)
     with measured(device) as cost:
@@ -221,6 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         default=list(CASES),
         help=f"{WHOLE_PANEL}: {', '.join(PANEL)}",
     )
+    parser.add_argument("--nuts-means", action="store_true", help="all seeds have NUTS's prior means")
     parser.add_argument("--references", type=Path, default=FOLDER, help="folder with NUTS's answers, CASE.npz")
     parser.add_argument("--picture", type=Path, help="where to draw the bands of the first seed over NUTS's")
     options = parser.parse_args(argv)
@@ -240,7 +252,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         inside = reference.regions["inside"]
         answers = []
         for seed in range(options.seeds):
-            answer = train_case(reference, epochs=options.epochs, seed=seed, device=device)
+            answer = train_case(
+                reference, epochs=options.epochs, seed=seed, device=device, own_means=not options.nuts_means
+            )
             answers.append(answer)
             rmse = _rms((answer.mean - reference.f_mean)[inside])
             row = {"case": name, "seed": seed, **reference.ratios(answer.std)}

@@ -170,6 +170,25 @@ def test_networks_are_trained_with_the_prior_that_nuts_had(name, monkeypatch):
     torch.testing.assert_close(trained[0].start, default.start)
 
 
+def test_another_seed_can_have_the_prior_means_of_nuts(monkeypatch):
+    """It still starts where it does by default."""
+    reference, trained = truth.Reference.load(FOLDER / "few.npz", ALL["few"]), []
+
+    def remember(network, *args, **options):
+        trained.append(network)
+        raise InterruptedError
+
+    monkeypatch.setattr(bmp, "fit", remember)
+    for own_means in (True, False):
+        with pytest.raises(InterruptedError):
+            truth.train_case(reference, epochs=1, seed=3, device=torch.device("cpu"), own_means=own_means)
+    default, of_nuts = ALL["few"].network(3), ALL["few"].network(0).prior.mean
+    torch.testing.assert_close(trained[0].prior.mean, default.prior.mean)
+    torch.testing.assert_close(trained[1].prior.mean, of_nuts)
+    assert (of_nuts - default.prior.mean).abs().max() > 0.1
+    torch.testing.assert_close(trained[1].start, default.start)
+
+
 @pytest.fixture
 def make():
     """The script that makes references, with JAX in float64 as it has it."""

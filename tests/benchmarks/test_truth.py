@@ -28,7 +28,8 @@ def folder(tmp_path, monkeypatch):
     f_std = 0.1 + 0.3 * np.abs(grid[:, 0])
     fields = {"f_mean": 0 * f_std, "f_std": f_std, "chain_stds": np.stack([0.5 * f_std, 1.5 * f_std])}
     fields["chain_means"] = np.stack([0.2 * f_std, -0.2 * f_std])
-    fields["prior_std"] = bmp.Network(mlp(1, 4, 1), bmp.Regression(NOISE_VAR)).prior.var.sqrt().numpy()
+    prior = bmp.Network(mlp(1, 4, 1), bmp.Regression(NOISE_VAR)).prior
+    fields |= {"prior_mean": prior.mean.numpy(), "prior_std": prior.var.sqrt().numpy()}
     path = tmp_path / "references"
     path.mkdir()
     np.savez(path / "tiny.npz", x_train=x, y_train=y, grid=grid, truth=0 * f_std, rhat=1 + 0 * f_std, **fields)
@@ -55,6 +56,7 @@ def classes():
         chain_means=np.stack([flat, flat]),
         chain_stds=np.stack([2 * flat, 2 * flat]),
         rhat=flat,
+        prior_mean=network.prior.mean.double().numpy(),
         prior_std=network.prior.var.sqrt().double().numpy(),
         p_mean=0.6 * flat,
     )
@@ -112,14 +114,16 @@ def test_classes_are_compared_by_logit_and_probability(classes):
 def test_the_panel_stands_for_its_cases_and_auto_reaches_the_training(folder, tmp_path, capsys, monkeypatch):
     asked = []
 
-    def answer(reference, *, epochs, seed, device):
-        asked.append((epochs, seed))
+    def answer(reference, *, epochs, seed, device, own_means):
+        asked.append((epochs, seed, own_means))
         return truth.Answer(reference.f_mean, reference.f_std, 1.0)
 
     monkeypatch.setattr(truth, "train_case", answer)
     words = ["--references", str(folder), "--out", str(tmp_path / "o.json"), "--device", "cpu"]
     truth.main(["--seeds", "2", "--epochs", "auto", "--cases", "panel", *words])
-    assert "tiny done" in capsys.readouterr().out and asked == [("auto", 0), ("auto", 1)]
+    truth.main(["--seeds", "1", "--epochs", "7", "--cases", "tiny", "--nuts-means", *words])
+    assert "tiny done" in capsys.readouterr().out
+    assert asked == [("auto", 0, True), ("auto", 1, True), (7, 0, False)]
 
 
 def test_defaults_are_the_cases_of_the_experiment(folder, capsys):
