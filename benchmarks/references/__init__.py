@@ -1,67 +1,89 @@
-"""Reference posteriors: three small regression problems, and what long runs of NUTS say about them.
+"""Reference posteriors: small problems, and what long runs of NUTS say about them.
 
-`make.py` makes the files `NAME.npz` that lie here; nothing else here needs its packages.
+`CASES` are the three that the experiment `truth` reports; choices in the library were made with a look at them.
+`PANEL` are others, on which nothing is chosen. `make.py` makes the files `NAME.npz` that lie here; nothing else here
+needs its packages.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bayesmp import data
+from benchmarks.references.cases import NOISE_STD, NOISE_VAR, Array, Case, Lattice, Moons, Shells, Uniform
+
+__all__ = ["ALL", "CASES", "FOLDER", "NOISE_STD", "NOISE_VAR", "PANEL", "Case", "Lattice", "Moons", "Shells", "Uniform"]
 
 FOLDER = Path(__file__).parent
-NOISE_STD = 0.05
-NOISE_VAR = NOISE_STD**2  # known to the model
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A network, where its training inputs lie, and where its output is looked at."""
+def cubic(x: Array) -> Array:
+    """X^3 for X in [-4, 4], in units that make both of order one: x = X / 2, y = X^3 / 32."""
+    return np.asarray(x[:, 0] ** 3 / 4)
 
-    widths: tuple[int, ...]
-    intervals: tuple[tuple[float, float], ...]  # of the inputs, from left to right
-    n_per_interval: int
-    grid: tuple[float, float, int]  # from, to, points
 
-    def training_data(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Inputs (n, 1), uniform in each interval, and targets (n,); with one interval those of `data.sine`."""
-        rng = np.random.default_rng(0)
-        x = np.concatenate([rng.uniform(low, high, size=(self.n_per_interval, 1)) for low, high in self.intervals])
-        return x, data.sine_function(x[:, 0]) + NOISE_STD * rng.standard_normal(len(x))
+def wave(x: Array) -> Array:
+    """A smooth function of one input in [-1, 1]."""
+    return np.sin(3.0 * x[:, 0])
 
-    def grid_points(self) -> NDArray[np.float64]:
-        """Inputs (n, 1) of the comparison."""
-        return np.linspace(*self.grid)[:, None]
 
-    def regions(self, x_train: NDArray[np.float64], grid: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
-        """Which grid points lie inside the data, near (within half their range), far, and in a gap between intervals.
+def plane(x: Array) -> Array:
+    """A smooth function of two inputs in [-1, 1]^2."""
+    return np.asarray(np.sin(2.0 * x[:, 0]) * np.cos(x[:, 1]) + 0.5 * x[:, 1])
 
-        Args:
-            x_train: (n, 1).
-            grid: (g, 1).
-        """
-        points, low, high = grid[:, 0], float(x_train.min()), float(x_train.max())
-        half = (high - low) / 2
-        inside = (points >= low) & (points <= high)
-        near = ((points < low) & (points > low - half)) | ((points > high) & (points < high + half))
-        found = {"inside": inside, "near": near, "far": (points < low - half) | (points > high + half)}
-        ends = [left[1] for left in self.intervals[:-1]]
-        starts = [right[0] for right in self.intervals[1:]]
-        gap = np.zeros_like(inside)
-        for end, start in zip(ends, starts, strict=True):
-            gap |= (points > end) & (points < start)
-        if gap.any():
-            found["inside"] = inside & ~gap
-            found["gap"] = gap
-        return found
 
+def friedman(x: Array) -> Array:
+    """Friedman's first function of its five inputs; both standardised, so that u = 1/2 + x / sqrt(12) is in [0, 1]."""
+    u = 0.5 + x / np.sqrt(12)
+    y = 10 * np.sin(np.pi * u[:, 0] * u[:, 1]) + 20 * (u[:, 2] - 0.5) ** 2 + 10 * u[:, 3] + 5 * u[:, 4]
+    return np.asarray((y - FRIEDMAN_MEAN) / FRIEDMAN_STD)
+
+
+FRIEDMAN_MEAN, FRIEDMAN_STD = 14.41, 4.87  # over the cube, without noise
+HALF_CUBE = float(np.sqrt(3))
 
 CASES = {
-    "sine": Case(widths=(1, 16, 16, 16, 1), intervals=((0.0, 2.0),), n_per_interval=200, grid=(-1.0, 3.0, 201)),
-    "uncertainty": Case(widths=(1, 32, 32, 1), intervals=((-0.5, 0.5),), n_per_interval=200, grid=(-20.5, 20.5, 411)),
-    "gap": Case(widths=(1, 32, 32, 1), intervals=((-1.0, -0.3), (0.5, 1.2)), n_per_interval=60, grid=(-2.5, 2.5, 251)),
+    "sine": Case(
+        hidden=(16, 16, 16), data=Uniform(intervals=((0.0, 2.0),), n_per_interval=200), grid=Lattice(-1.0, 3.0, 201)
+    ),
+    "uncertainty": Case(
+        hidden=(32, 32), data=Uniform(intervals=((-0.5, 0.5),), n_per_interval=200), grid=Lattice(-20.5, 20.5, 411)
+    ),
+    "gap": Case(
+        hidden=(32, 32),
+        data=Uniform(intervals=((-1.0, -0.3), (0.5, 1.2)), n_per_interval=60),
+        grid=Lattice(-2.5, 2.5, 251),
+    ),
 }
+PANEL = {
+    "cubic": Case(
+        hidden=(50,),
+        data=Uniform(intervals=((-2.0, 2.0),), n_per_interval=40, function=cubic, noise_std=3 / 32),
+        grid=Lattice(-6.0, 6.0, 121),
+    ),
+    "wide": Case(hidden=(64,), data=Uniform(intervals=((0.0, 2.0),), n_per_interval=100), grid=Lattice(-2.0, 4.0, 121)),
+    "few": Case(
+        hidden=(16, 16),
+        data=Uniform(intervals=((-1.0, 1.0),), n_per_interval=10, function=wave),
+        grid=Lattice(-3.0, 3.0, 121),
+    ),
+    "plane": Case(
+        hidden=(16, 16),
+        data=Uniform(n_in=2, intervals=((-1.0, 1.0),), n_per_interval=100, function=plane, noise_std=0.1),
+        grid=Lattice(-3.0, 3.0, 19),
+    ),
+    "table": Case(
+        hidden=(20,),
+        data=Uniform(
+            n_in=5,
+            intervals=((-HALF_CUBE, HALF_CUBE),),
+            n_per_interval=150,
+            function=friedman,
+            noise_std=1 / FRIEDMAN_STD,
+        ),
+        grid=Shells(100),
+    ),
+    "classes": Case(hidden=(16, 16), data=Moons(n_per_class=40, blur=0.2), grid=Lattice(-4.5, 4.5, 19)),
+}
+ALL = CASES | PANEL

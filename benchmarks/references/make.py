@@ -1,14 +1,16 @@
 """Make reference posteriors with long runs of NUTS: `python -m benchmarks.references.make --case sine`.
 
 Needs `pip install 'bayesmp[references]'`. The model is bayesmp's: a dense network with LeakyReLU, independent
-Gaussian weights with the means and variances of `Network(..., seed=0).prior`, Gaussian noise of known variance. NUTS
-sees u, two linear maps away from the weights w:
+Gaussian weights with the means and variances of `Network(..., seed=0).prior`, and what its head says of the targets:
+Gaussian noise of known variance, or the softmax of gain times the outputs. NUTS sees u, two linear maps away from the
+weights w:
 
-    w = mean + std z (so z ~ N(0, I) a priori),    z = G^(-1/2) u,    G = I + average of J^T J / noise_var
+    w = mean + std z (so z ~ N(0, I) a priori),    z = G^(-1/2) u,    G = I + average of J^T R J
 
-with J the slopes of the training outputs in z. G is fixed before the chains that count begin, so it changes how fast
-they mix and not what they converge to. It is averaged first over draws from the prior, for short pilot runs from other
-such draws, then over the pilot runs' last weights; every chain goes on from the end of its own pilot run.
+with J the slopes of the training outputs f in z, and R the curvature of -log p(y | f) in f. G is fixed before the
+chains that count begin, so it changes how fast they mix and not what they converge to. It is averaged first over draws
+from the prior, for short pilot runs from other such draws, then over the pilot runs' last weights; every chain goes on
+from the end of its own pilot run.
 """
 
 from __future__ import annotations
@@ -31,9 +33,8 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
 import bayesmp as bmp
-from bayesmp import data
-from benchmarks.networks import LEAK, mlp
-from benchmarks.references import CASES, FOLDER, NOISE_VAR, Case
+from benchmarks.networks import LEAK
+from benchmarks.references import ALL, FOLDER, Case, Moons, Uniform
 
 NAMES = ("weight", "bias")
 N_DRAWS = 64  # from the prior, over which the first G is averaged; as many from all pilot runs for the second
@@ -44,10 +45,15 @@ MIN_STIFFNESS = 300.0  # eigenvalue of G - I; the directions below do not limit 
 
 
 class Model:
-    """Posterior of a network's weights, as a function of flat z: each layer's weights, then its biases."""
+    """Posterior of a network's weights, as a function of flat z: each layer's weights, then its biases.
 
-    def __init__(self, widths: Sequence[int], x: ArrayLike, y: ArrayLike) -> None:
-        network = bmp.Network(mlp(*widths), bmp.Regression(NOISE_VAR), seed=0)
+    The network is looked at through one number f per input: its output, or the logit of class 1 of two.
+    """
+
+    def __init__(self, case: Case, x: ArrayLike, y: ArrayLike) -> None:
+        network = case.network(seed=0)
+        self.noise_var = case.data.noise_std**2 if isinstance(case.data, Uniform) else None  # None: classes
+        self.gain = case.data.head.gain if isinstance(case.data, Moons) else 1.0
         names = [(k, name) for k, layer in enumerate(network.layers) if isinstance(layer, bmp.Linear) for name in NAMES]
         means, variances = network.unpack(network.prior.mean.double()), network.unpack(network.prior.var.double())
         self.shapes = [tuple(means[k][name].shape) for k, name in names]
@@ -58,7 +64,7 @@ class Model:
         self.x, self.y = jnp.asarray(x), jnp.asarray(y)
 
     def output(self, z: Array, x: Array) -> Array:
-        """The network's output (n,) at inputs (n, 1)."""
+        """f (n,) at inputs (n, i)."""
         w, tensors = self.prior_mean + self.prior_std * z, []
         for shape in self.shapes:
             tensors.append(w[: math.prod(shape)].reshape(shape))
@@ -68,12 +74,23 @@ class Model:
             if k > 0:
                 hidden = jnp.maximum(hidden, LEAK * hidden)
             hidden = hidden @ tensors[k].T + tensors[k + 1]
-        return hidden[:, 0]
+        return hidden[:, 0] if self.noise_var is not None else self.gain * (hidden[:, 1] - hidden[:, 0])
+
+    def log_likelihood(self, f: Array) -> Array:
+        """log p(y | f) of each target (n,), without the constants."""
+        if self.noise_var is not None:
+            return -0.5 * (self.y - f) ** 2 / self.noise_var
+        return self.y * f - jax.nn.softplus(f)
+
+    def curvature(self, f: Array) -> Array:
+        """-d^2 log p(y | f) / df^2 of each target (n,)."""
+        if self.noise_var is not None:
+            return jnp.full_like(f, 1.0 / self.noise_var)
+        return jax.nn.sigmoid(f) * jax.nn.sigmoid(-f)
 
     def log_density(self, z: Array) -> Array:
         """log p(z) + log p(y | x, z), without the constants."""
-        residual = self.y - self.output(z, self.x)
-        return -0.5 * (z @ z) - 0.5 * (residual @ residual) / NOISE_VAR
+        return -0.5 * (z @ z) + self.log_likelihood(self.output(z, self.x)).sum()
 
 
 class Whitening:
@@ -83,7 +100,7 @@ class Whitening:
         @jax.jit
         def curvature(z: Array) -> Array:
             slopes = jax.jacrev(model.output)(z, model.x)  # (n, d)
-            return slopes.T @ slopes / NOISE_VAR
+            return slopes.T @ (model.curvature(model.output(z, model.x))[:, None] * slopes)
 
         values, vectors = jnp.linalg.eigh(sum(curvature(z) for z in zs) / len(zs))
         is_stiff = values > MIN_STIFFNESS
@@ -97,9 +114,9 @@ class Whitening:
 
 
 class Sampler:
-    """NUTS under a fixed whitening."""
+    """NUTS under a fixed whitening, all chains side by side: a step of four costs little more than a step of one."""
 
-    def __init__(self, model: Model, whitening: Whitening, *, warmup: int, samples: int) -> None:
+    def __init__(self, model: Model, whitening: Whitening, *, chains: int, warmup: int, samples: int) -> None:
         self.whitening = whitening
         kernel = NUTS(
             potential_fn=lambda u: -model.log_density(whitening.to_z(u)),
@@ -107,77 +124,87 @@ class Sampler:
             target_accept_prob=TARGET_ACCEPT,
             max_tree_depth=MAX_TREE_DEPTH,
         )
-        self.mcmc = MCMC(kernel, num_warmup=warmup, num_samples=samples, progress_bar=False)
+        self.mcmc = MCMC(
+            kernel,
+            num_warmup=warmup,
+            num_samples=samples,
+            num_chains=chains,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
 
-    def run(self, start: Array, seed: int) -> tuple[Array, dict[str, float]]:
-        """Weights z (sample, d) of a chain from the weights z = start (d,), and how it fared."""
-        begun = time.perf_counter()
+    def run(self, starts: Array, seed: int) -> tuple[Array, list[dict[str, float]]]:
+        """Weights z (chain, sample, d) of chains from the weights z = starts (chain, d), and how each fared."""
+        begun = time.process_time()
         fields = ("diverging", "num_steps", "adapt_state.step_size")
-        self.mcmc.run(jax.random.PRNGKey(seed), init_params=self.whitening.to_u(start), extra_fields=fields)
-        zs = jax.vmap(self.whitening.to_z)(self.mcmc.get_samples()).block_until_ready()
-        extra = self.mcmc.get_extra_fields()
-        return zs, {
-            "step_size": float(extra["adapt_state.step_size"][-1]),
-            "steps": float(extra["num_steps"].mean()),
-            "diverging": int(extra["diverging"].sum()),
-            "seconds": time.perf_counter() - begun,
-        }
+        us = jax.vmap(self.whitening.to_u)(starts)
+        self.mcmc.run(jax.random.PRNGKey(seed), init_params=us if len(us) > 1 else us[0], extra_fields=fields)
+        zs = jax.vmap(jax.vmap(self.whitening.to_z))(self.mcmc.get_samples(group_by_chain=True)).block_until_ready()
+        seconds = time.process_time() - begun
+        extra = self.mcmc.get_extra_fields(group_by_chain=True)
+        return zs, [
+            {
+                "step_size": float(extra["adapt_state.step_size"][k, -1]),
+                "steps": float(extra["num_steps"][k].mean()),
+                "diverging": int(extra["diverging"][k].sum()),
+                "seconds": seconds / len(zs),  # of computing
+            }
+            for k in range(len(zs))
+        ]
 
 
 def make_reference(case: Case, *, chains: int, warmup: int, samples: int, seed: int, path: Path) -> None:
-    """Run the chains one after the other; the file is rewritten after each, from all chains so far."""
+    """Run the pilot chains, then the chains that count, and write the file."""
     x, y = case.training_data()
     grid = case.grid_points()
-    model = Model(case.widths, x, y)
+    model = Model(case, x, y)
     key_average, key_starts = jax.random.split(jax.random.PRNGKey(seed))
     starts = jax.random.normal(key_starts, (chains, len(model.prior_mean)))
     whitening = Whitening(model, jax.random.normal(key_average, (N_DRAWS, len(model.prior_mean))))
-    pilot = Sampler(model, whitening, warmup=PILOT_WARMUP, samples=PILOT_SAMPLES)
-    pilots = []
-    for k, start in enumerate(starts):
-        zs, info = pilot.run(start, seed + k)
-        pilots.append(zs)
-        print(f"pilot {k}: {_words(info)}", flush=True)
+    pilot = Sampler(model, whitening, chains=chains, warmup=PILOT_WARMUP, samples=PILOT_SAMPLES)
+    pilots, infos = pilot.run(starts, seed)
+    _tell("pilot", infos)
 
-    zs = jnp.concatenate([zs[:: max(1, PILOT_SAMPLES * chains // N_DRAWS)] for zs in pilots])
-    sampler = Sampler(model, Whitening(model, zs), warmup=warmup, samples=samples)
-    outputs, infos = [], []
-    at_grid = jax.jit(jax.vmap(lambda z: model.output(z, jnp.asarray(grid))))
-    for k in range(chains):
-        zs, info = sampler.run(pilots[k][-1], seed + chains + k)
-        outputs.append(np.asarray(at_grid(zs)))
-        infos.append(info)
-        settings = {
-            "widths": case.widths,
-            "noise_var": NOISE_VAR,
-            "chains": len(outputs),
-            "warmup": warmup,
-            "samples": samples,
-            "seed": seed,
-            "pilot": [PILOT_WARMUP, PILOT_SAMPLES],
-            "target_accept": TARGET_ACCEPT,
-            "max_tree_depth": MAX_TREE_DEPTH,
-            "whitened_directions": len(sampler.whitening.scales),
-            "by_chain": infos,
-            "numpyro": numpyro.__version__,
-            "jax": jax.__version__,
-        }
-        fields = {"x_train": x, "y_train": y, "grid": grid, "truth": data.sine_function(grid[:, 0])}
-        fields |= {name: np.asarray(getattr(model, name), np.float32) for name in ("prior_mean", "prior_std")}
-        np.savez_compressed(path, **fields, **summary(np.stack(outputs)), settings=np.array(json.dumps(settings)))
-        print(f"chain {k}: {_words(info)}; {rhat_words(case, np.load(path))}", flush=True)
+    some = pilots[:, :: max(1, PILOT_SAMPLES * chains // N_DRAWS)].reshape(-1, pilots.shape[2])
+    sampler = Sampler(model, Whitening(model, some), chains=chains, warmup=warmup, samples=samples)
+    zs, infos = sampler.run(pilots[:, -1], seed + 1)
+    _tell("chain", infos)
+    outputs = jax.lax.map(jax.vmap(lambda z: model.output(z, jnp.asarray(grid))), zs)
+    settings = {
+        "widths": case.widths,
+        "head": repr(case.data.head),
+        "chains": chains,
+        "warmup": warmup,
+        "samples": samples,
+        "seed": seed,
+        "pilot": [PILOT_WARMUP, PILOT_SAMPLES],
+        "target_accept": TARGET_ACCEPT,
+        "max_tree_depth": MAX_TREE_DEPTH,
+        "whitened_directions": len(sampler.whitening.scales),
+        "by_chain": infos,
+        "numpyro": numpyro.__version__,
+        "jax": jax.__version__,
+    }
+    fields = {"x_train": x, "y_train": y, "grid": grid, "truth": case.data.truth(grid)}
+    fields |= {name: np.asarray(getattr(model, name), np.float32) for name in ("prior_mean", "prior_std")}
+    fields |= summary(np.asarray(outputs), is_logit=case.is_classes)
+    np.savez_compressed(path, **fields, settings=np.array(json.dumps(settings)))
+    print(rhat_words(case, np.load(path)), flush=True)
 
 
-def summary(f: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+def summary(f: NDArray[np.float64], *, is_logit: bool) -> dict[str, NDArray[np.float32]]:
     """What is kept of outputs f (chain, sample, grid)."""
-    return {
+    found = {
         "f_mean": f.mean((0, 1)),
         "f_std": f.std((0, 1)),
-        "chain_means": f.mean(1).astype(np.float32),
-        "chain_stds": f.std(1).astype(np.float32),
+        "chain_means": f.mean(1),
+        "chain_stds": f.std(1),
         "rhat": split_gelman_rubin(f),
         "ess": effective_sample_size(f),
     }
+    if is_logit:
+        found["p_mean"] = (0.5 + 0.5 * np.tanh(0.5 * f)).mean((0, 1))  # of class 1
+    return {name: np.asarray(values, np.float32) for name, values in found.items()}
 
 
 def rhat_words(case: Case, stored: Mapping[str, NDArray[Any]]) -> str:
@@ -190,8 +217,9 @@ def rhat_words(case: Case, stored: Mapping[str, NDArray[Any]]) -> str:
     return "R-hat " + ", ".join(parts)
 
 
-def _words(info: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in info.items())
+def _tell(what: str, infos: Sequence[Mapping[str, float]]) -> None:
+    for k, info in enumerate(infos):
+        print(f"{what} {k}: " + ", ".join(f"{name} {value:.4g}" for name, value in info.items()), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -200,8 +228,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Make reference posteriors with long runs of NUTS.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES), help="which to make")
-    parser.add_argument("--chains", type=int, default=8)
+    parser.add_argument("--case", choices=ALL, nargs="+", default=list(ALL), help="which to make")
+    parser.add_argument("--chains", type=int, default=8, help="side by side")
     parser.add_argument("--warmup", type=int, default=400, help="iterations per chain that are not kept")
     parser.add_argument("--samples", type=int, default=1000, help="iterations per chain that are kept")
     parser.add_argument("--seed", type=int, default=0)
@@ -212,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.case:
         print(f"# {name}", flush=True)
         make_reference(
-            CASES[name],
+            ALL[name],
             chains=options.chains,
             warmup=options.warmup,
             samples=options.samples,
