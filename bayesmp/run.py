@@ -208,6 +208,8 @@ class Run:
         if found.constant is not None and not schedule.judges_constant:
             schedule.hear_score(found.scores["nll"])
             schedule.hear_constant(found.constant)
+        if found.belief is not None:
+            schedule.hear_belief(found.belief, *self._heard())
         marginal = network.marginal
         moved = ((marginal.mean - self._last_mean).square() * marginal.rho).mean().sqrt()
         self._last_mean.copy_(marginal.mean)

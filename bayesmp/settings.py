@@ -22,6 +22,9 @@ class Settings:
         heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full.
         share_memory: visits over which shares of sums follow those of a renewed metric.
         linear_share: share of the weights' variance that sweeps of the linear regime see.
+        max_ridge: largest share of its inputs' variance that a layer may hear of.
+        ridge_pace: which part of the way to what a refreshed belief says ridges go.
+        ridge_rows: examples on which they are measured, at most; of large networks fewer.
         trust: training starts with at most this share of all y as noise, and lets it grow by this factor per visit.
         worse_score: nats by which a leave-one-out score must lie above the best one to tell of too much noise.
         worse_refreshes: how often in a row it must.
@@ -51,6 +54,9 @@ class Settings:
     heard_visits: int = 25
     share_memory: int = 25
     linear_share: float = 0.3
+    max_ridge: float = 2.0
+    ridge_pace: float = 0.5
+    ridge_rows: int = 64
     trust: tuple[float, float] = (0.01, 1.02)
     worse_score: float = 0.05
     worse_refreshes: int = 2

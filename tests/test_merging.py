@@ -96,9 +96,14 @@ def test_merged_classes_settle_near_training_on_all():
     assert abs(nll(merged) - nll(whole)) < 0.02
 
 
+SPLIT = ((0, 12), (12, 18))  # first row and number of rows
+
+
 def test_wide_layers_keep_what_examples_have_sent():
-    x, y = linear_data(30, n_in=40)
-    parts = [run(x[k : k + n], y[k : k + n], sizes=(40, 20, 1), batch_size=8) for k, n in ((0, 12), (12, 18))]
+    x, y = blobs(30, n_in=40)
+    parts = [bmp.Trainer(mlp([40, 20, 3], bmp.Softmax()), x[k : k + n], y[k : k + n], batch_size=8) for k, n in SPLIT]
+    for part in parts:
+        part.run(2)
     merged = bmp.merge(parts)
     found = merged.schedule.own_pulls[0]
     row = 0
@@ -108,6 +113,15 @@ def test_wide_layers_keep_what_examples_have_sent():
         row += len(pulls)
     merged.run(1)
     assert merged.check_invariant() < 1e-12
+
+
+def test_ridges_become_those_of_all_data_on_average():
+    x, y = linear_data(30, n_in=4)
+    parts = [run(x[k : k + n], y[k : k + n], sizes=(4, 20, 1), batch_size=8) for k, n in SPLIT]
+    merged = bmp.merge(parts)
+    mean = sum(n / 30 * part.schedule.ridges[2] for part, (_, n) in zip(parts, SPLIT, strict=True))
+    assert 0.0 < float(mean) < 1.0
+    torch.testing.assert_close(merged.schedule.ridges[2], mean)
 
 
 def half(k):

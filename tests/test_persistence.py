@@ -181,14 +181,19 @@ def test_a_resumed_run_on_images_is_the_uninterrupted_one(tmp_path, schedule):
     assert_same_run(run, whole)
 
 
-@pytest.mark.parametrize("sizes, n_wide", [([40, 6, 1], 1), ([3, 36, 36, 1], 2), ([40, 36, 1], 2)], ids=str)
-def test_a_resumed_run_with_wide_layers_is_the_uninterrupted_one(tmp_path, sizes, n_wide):
-    """Far enough that shares of sums have moved; their own pulls and shares are part of the run."""
-    (x, y), path = linear_data(26, n_in=sizes[0]), tmp_path / "run.safetensors"
-    whole, run = (bmp.Trainer(mlp(sizes, Regression("learn")), x, y, batch_size=8) for _ in range(2))
+@pytest.mark.parametrize("head", [Regression("learn"), Softmax()], ids=["noise", "labels"])
+@pytest.mark.parametrize("sizes, n_wide", [([40, 6, 3], 1), ([3, 36, 36, 3], 2), ([40, 36, 3], 2)], ids=str)
+def test_a_resumed_run_with_wide_layers_is_the_uninterrupted_one(tmp_path, sizes, n_wide, head):
+    """Far enough that shares of sums have moved; ridges, own pulls and shares are part of the run."""
+    (x, y), path = linear_data(26, n_in=sizes[0], n_out=3), tmp_path / "run.safetensors"
+    y = y if head.has_noise else y.argmax(1)
+    whole, run = (bmp.Trainer(mlp(sizes, head), x, y, batch_size=8) for _ in range(2))
     whole.run(16)
     run.run(8)
-    assert (run.network.sum_share < 1.0).any() and len(run.schedule.own_pulls) == n_wide
+    ridges, own_pulls = run.schedule.ridges, run.schedule.own_pulls
+    assert (run.network.sum_share < 1.0).any()
+    assert (len(ridges), len(own_pulls)) == ((len(sizes) - 2, 0) if head.has_noise else (0, n_wide))
+    assert all(float(ridge) != 1.0 for ridge in ridges.values())
     run.save(path)
     run = bmp.Trainer.load(path, x, y)
     run.run(8)

@@ -97,6 +97,12 @@ class Belief(ABC):
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         """H^{-1} applied to slopes in the weights, one matrix (o, i) per layer."""
 
+    def solve_each(self, gradients: Sequence[Gradient]) -> list[Tensor]:
+        """H^{-1} applied to the slopes of one quantity for each example, gradients (1, b, ...): (b, o, i) per layer."""
+        rows = [part.slopes[0].transpose(1, 2) @ part.inputs for part in gradients]
+        each = [self.solve([row[n] for row in rows]) for n in range(len(rows[0]))]
+        return [torch.stack(parts) for parts in zip(*each, strict=True)]
+
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
         """A draw of w - m, one matrix (o, i) per layer."""

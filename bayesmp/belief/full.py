@@ -121,6 +121,12 @@ class Full(Belief):
         flat = torch.cat([(slope.double() * std).flatten() for slope, std in zip(slopes, stds, strict=True)])
         return self._shaped(self.whitener.T @ (self.whitener @ flat), slopes[0].dtype)
 
+    def solve_each(self, gradients: Sequence[Gradient]) -> list[Tensor]:
+        stds, features = self.basis.stds, self.basis.features(gradients)[:, 0]
+        parts = (features @ self.whitener.T @ self.whitener).split([std.numel() for std in stds], 1)
+        dtype = gradients[0].slopes.dtype
+        return [(part.view(-1, *std.shape) * std).to(dtype) for part, std in zip(parts, stds, strict=True)]
+
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
         noise = torch.randn(len(self.whitener), dtype=torch.float64, generator=generator).to(self.whitener)
         return self._shaped(self.whitener.T @ noise, torch.float64)

@@ -7,10 +7,10 @@ typedef void (*Product)(const char*, const char*, const int64_t*, const int64_t*
                         const int64_t*, const float*, const int64_t*, const float*, float*, const int64_t*);
 
 // One layer, and the activation behind it (kernels/chain.py). Weights (o, i) begin at `start` of flat vectors, their biases
-// follow. own_pull (n, o): null for exact layers. Then the layer's metric, changed in place.
+// follow. ridge: of schedules/ridges.py, below zero where there is none. own_pull (n, o): null for exact layers. Then the layer's metric, changed in place.
 struct Dense {
   int64_t i, o, start, has_bias, is_exact, knows_inputs;
-  double leak, share, prior_rest;
+  double leak, share, ridge, prior_rest;
   float *own_pull, *inputs, *slopes, *rest;
   const float *input_vectors, *slope_vectors, *inverse;
 };
@@ -169,6 +169,12 @@ extern "C" void run_chain_out(const Visit* visit) {
       for (int64_t k = 0; k < n_out; ++k) s.z_var[k] += s.z_input[k];
     } else
       memset(s.z_input, 0, n_out * sizeof(float));
+    if (s.a_var && d.ridge >= 0.0) {  // what is unknown of the inputs is no noise (schedules/ridges.py)
+      const float ridge = (float)d.ridge;
+      float* __restrict a_var = work.left[l - 1].y_var;
+      memset(s.z_input, 0, n_out * sizeof(float));
+      for (int64_t k = 0; k < v.n * d.i; ++k) a_var[k] *= ridge;
+    }
     if (d.own_pull) {  // without the example's own echo (schedules/own_pulls.py)
       const float* __restrict pull = d.own_pull;
 #pragma omp simd

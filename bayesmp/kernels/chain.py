@@ -28,7 +28,7 @@ class Dense(ctypes.Structure):
 
     _fields_ = [
         *((name, _NUMBER) for name in ("i", "o", "start", "has_bias", "is_exact", "knows_inputs")),
-        *((name, _REAL) for name in ("leak", "share", "prior_rest")),
+        *((name, _REAL) for name in ("leak", "share", "ridge", "prior_rest")),
         *((name, _POINTER) for name in ("own_pull", "inputs", "slopes", "rest")),
         *((name, _POINTER) for name in ("input_vectors", "slope_vectors", "inverse")),
     ]

@@ -61,6 +61,17 @@ class SumLocal(Local):
             self.linear_map, self.m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy
         )  # `dataclasses.replace` takes as long as a product
 
+    def with_ridge(self, ridge: Tensor) -> SumLocal:
+        """The same to weights that hear of this share of their inputs' variance, and of none of it as noise
+        (schedules/ridges.py).
+        """
+        if not isinstance(self.m_in, Moments):
+            return self
+        m_in = Moments(self.m_in.mean, self.m_in.var * ridge)
+        nothing = torch.zeros((), dtype=m_in.var.dtype, device=m_in.var.device).expand_as(self.m_out.var)
+        m_out = equations.SumMoments(self.m_out.mean, self.m_out.var, nothing)
+        return SumLocal(self.linear_map, m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy)
+
     def own_pull(self, m_back: Gaussian) -> Tensor:
         """Slope that each example now sends to its sums."""
         sent = self._sent_for(m_back)

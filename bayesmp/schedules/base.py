@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesmp.belief import Belief
 from bayesmp.network import Network
 from bayesmp.regime import MOMENTS
 from bayesmp.sites import SiteIndex, Sites
@@ -99,6 +100,9 @@ class Schedule(ABC):
         cannot tell it without changing anything.
         """
         return None
+
+    def hear_belief(self, belief: Belief, x: Tensor, y: Tensor) -> None:  # noqa: B027 - as above
+        """Take a refreshed joint belief; x and y are data that it may have seen, and may lie on the host."""
 
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
         """Move the posterior to prior x sites, after sites were weakened or taken out.

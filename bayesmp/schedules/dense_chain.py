@@ -23,6 +23,7 @@ from bayesmp.regime import LINEAR, Regime
 from bayesmp.schedules.base import Batch, VisitInfo
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.ridges import Ridges
 from bayesmp.settings import Settings
 from bayesmp.sites import SiteIndex, Sites
 
@@ -38,6 +39,7 @@ class Visitor(Protocol):
     regime: Regime
     metrics: dict[int, LayerMetric]
     own_pulls: OwnPulls
+    ridges: Ridges
     prior_rest: dict[int, float]
     signs: Tensor
     share: Tensor
@@ -158,7 +160,7 @@ class DenseChain:
             found.append(
                 chain.Dense(
                     *(layer.n_in, layer.n_out, start, layer.has_bias, layer.is_exact, metric.knows_inputs),
-                    *(leak, shares[k], schedule.prior_rest[k]),
+                    *(leak, shares[k], float(schedule.ridges.get(k, -1.0)), schedule.prior_rest[k]),
                     None if pulls is None else _row_of(pulls, index),
                     *(address(part) for part in (metric.inputs, metric.slopes, metric.rest)),
                     *(address(part) for part in (metric.input_vectors, metric.slope_vectors, metric.inverse)),

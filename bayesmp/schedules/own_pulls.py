@@ -26,9 +26,11 @@ from bayesmp.schedules.base import Batch, Kept
 class OwnPulls(dict[int, Tensor]):
     """By node, for every linear one in matrix form: slopes (n, b, o) of n batches of at most b examples."""
 
-    def __init__(self, network: Network, *, n_batches: int, largest_batch: int) -> None:
+    @classmethod
+    def of(cls, network: Network, *, n_batches: int, largest_batch: int) -> OwnPulls:
+        """Nothing was sent yet."""
         like = network.prior.rho
-        super().__init__(
+        return cls(
             (node.index, like.new_zeros(n_batches, largest_batch, node.layer.n_out))
             for node in network.graph.nodes
             if isinstance(node.layer, Linear) and not node.layer.is_exact

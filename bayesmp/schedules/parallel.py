@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bayesmp.belief import Belief
 from bayesmp.graph import Node
 from bayesmp.layers.base import Local, Weights
 from bayesmp.layers.linear import Linear, WeightLayer
@@ -37,10 +38,13 @@ from bayesmp.schedules.dense_chain import DenseChain
 from bayesmp.schedules.graphs import WARM_UP, RecordedVisit
 from bayesmp.schedules.metric import LayerMetric
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.ridges import Ridges
 from bayesmp.schedules.site_step import move_means, take_site
 from bayesmp.schedules.sweep import Sweep, along
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
+
+RIDGE_NUMBERS = 4_000_000  # weights times examples whose own changes of them are held at once
 
 
 class ParallelSchedule(Schedule):
@@ -75,9 +79,11 @@ class ParallelSchedule(Schedule):
         self.metrics: dict[int, LayerMetric] = {}  # by weight node
         self.share = like.new_ones(())  # weight of the newest batch in the metric's running averages
         self.signs = like.new_zeros(0)
-        self.own_pulls = OwnPulls(network, n_batches=0, largest_batch=0)
+        self.own_pulls = OwnPulls()
         self.shares_sums = self._gains_from_shares() if joint is None else joint
         self.sum_shares = torch.ones_like(network.sum_share)
+        is_shared = self.shares_sums and network.head.has_noise
+        self.ridges = Ridges.of(network.graph, like) if is_shared else Ridges()
         self.regime: Regime = MOMENTS
         self.largest_constant = math.inf
         self.constant_limit = like.new_full((), math.inf)  # of the head's constant, in training
@@ -114,7 +120,9 @@ class ParallelSchedule(Schedule):
             first = next(iter(precisions[node.index].values()))
             self.prior_rest[node.index] = float(first.mean())
         self.signs = self._draw_signs(largest_batch)
-        self.own_pulls = OwnPulls(network, n_batches=len(self.sites), largest_batch=largest_batch)
+        self.ridges.reset()
+        if not self.ridges:
+            self.own_pulls = OwnPulls.of(network, n_batches=len(self.sites), largest_batch=largest_batch)
         is_linear = self.shares_sums and self._sees_cavities and not network.head.has_noise
         self.regime = LINEAR if is_linear else MOMENTS
         self.refresh()
@@ -145,6 +153,7 @@ class ParallelSchedule(Schedule):
     def state(self) -> dict[str, Tensor]:
         found = {"signs": self.signs, "sum_shares": self.sum_shares}
         found |= {f"own_pull.{k}": pulls for k, pulls in self.own_pulls.items()}
+        found |= {f"ridge.{k}": ridge for k, ridge in self.ridges.items()}
         for k, metric in self.metrics.items():
             found |= {f"metric.{k}.{name}": part for name, part in metric.state().items()}
         return found
@@ -182,13 +191,14 @@ class ParallelSchedule(Schedule):
         shares = torch.stack([part.n_data / self.n_data * part.sum_shares for part in known])
         self.sum_shares.copy_(shares.sum(0))
         self.own_pulls.join([part.own_pulls for part in known])
+        self.ridges.join([part.ridges for part in known], [part.n_data / self.n_data for part in known])
 
     def slope_of(self, row: int, places: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """From a sweep at the current marginals, without the examples' own echo, as in a visit."""
         network, graph = self.network, self.network.graph
 
         def take_out(node: Node, local: Local) -> Local:
-            return self.own_pulls.take_out_at(row, places, node, local)
+            return self.own_pulls.take_out_at(row, places, node, self.ridges.adjust(node, local))
 
         trace = graph.sweep_out(x, self._weights(), self.regime, adjust=take_out)
         m_back = network.head.to_latent(trace.outputs, y, self.trusting_belief())
@@ -334,7 +344,7 @@ class ParallelSchedule(Schedule):
         network, graph = self.network, self.network.graph
 
         def take_out(node: Node, local: Local) -> Local:
-            return self.own_pulls.take_out(batch, node, local)
+            return self.own_pulls.take_out(batch, node, self.ridges.adjust(node, local))
 
         trace = graph.sweep_out(batch.x, self._weights(), self.regime, adjust=take_out)
         m_back = network.head.to_latent(trace.outputs, batch.y, self.trusting_belief())
@@ -359,6 +369,20 @@ class ParallelSchedule(Schedule):
                 self.constant_cap, self.n_worse = self.best_constant, 0
         else:
             self.n_worse = 0
+
+    @torch.no_grad()
+    def hear_belief(self, belief: Belief, x: Tensor, y: Tensor) -> None:
+        """Ridges follow the belief."""
+        if not self.ridges:
+            return
+        network, settings = self.network, self.settings
+        n_rows = min(settings.ridge_rows, max(8, RIDGE_NUMBERS // network.n_weights))
+        chosen = torch.randperm(len(x), generator=self.generator(0))[:n_rows]
+        rows, targets = x[chosen.to(x.device)], y[chosen.to(y.device)].to(network.device)
+        trace = network.graph.sweep_out(rows.to(network.prior.rho), self._weights(), self.regime)
+        message = network.head.to_latent(trace.outputs, targets, self.trusting_belief())
+        mixes = self._draw_signs(len(chosen)) * message.rho.clamp_min(0.0).sqrt()
+        self.ridges.follow(network.graph, trace, belief, mixes, settings)
 
     def _weights(self) -> list[Weights]:
         """The weights as sweeps see them."""
@@ -447,7 +471,7 @@ class ParallelSchedule(Schedule):
         it may be up to 2.
         """
         network, graph = self.network, self.network.graph
-        trace = graph.sweep_out(x, self._weights(), self.regime)
+        trace = graph.sweep_out(x, self._weights(), self.regime, adjust=self.ridges.adjust)
         m_back = network.head.to_latent(trace.outputs, y, self.trusting_belief())
         sweep = Sweep.of(network, trace, graph.sweep_back(trace, m_back), m_back, self.metrics)
         curvature, reach = along(self.network, sweep, direction)
