@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.kernels import chain
 from bayesmp.equations.linear import SumMoments
 from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.kernels import chain
 from bayesmp.layers.base import NO_MEMORY, Gradient, Layer, Local
 from bayesmp.priors import WeightPrior
 from bayesmp.regime import MOMENTS
