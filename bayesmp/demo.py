@@ -19,7 +19,7 @@ from bayesmp.layers import Layer, LeakyReLU, Linear
 from bayesmp.network import Network
 from bayesmp.trainer import Trainer
 
-EPOCHS = 400  # about 5 s of one core
+EPOCHS = 400  # two to three seconds of one core
 BATCH_SIZE = 50
 HIDDEN = (16, 16, 16)
 LEAK = 0.1

@@ -59,7 +59,7 @@ class Visitor(Protocol):
 
 
 class DenseChain:
-    """How a network's layers follow each other, and memory to work in.
+    """How a network's layers follow each other.
 
     Args:
         network: one for which `is_chain` is true.
@@ -74,7 +74,6 @@ class DenseChain:
             assert isinstance(node.layer, Linear)
             self.layers.append((node.index, node.layer, leak))
         self.starts = [min(slot.start for slot in network.slots if slot.layer == k) for k, _, _ in self.layers]
-        self._room = torch.empty(0)
 
     @staticmethod
     def is_chain(network: Network) -> bool:
@@ -132,9 +131,8 @@ class DenseChain:
         size = kernels.chain_room(visit, tensors)
         if size is None or size > MAX_ROOM:
             return None
-        if self._room.numel() < size:
-            self._room = torch.empty(size)
-        visit.room = address(self._room)
+        room = torch.empty(size)
+        visit.room = address(room)
         chain.out(visit)
         m_out = Moments(outputs[0], outputs[1])
         message = network.head.to_latent(m_out, batch.y, schedule.trusting_belief())
