@@ -1,7 +1,7 @@
 r"""How far the means that training has reached are from the posterior mean of the linearised network.
 
-With e_n the slope and Q_n the precision with which examples speak about their outputs, and H = prior + sum J^T Q J, that
-mean lies at m + d,
+With e_n the slope and Q_n the precision with which examples speak about their outputs, and H = prior + sum J^T Q J,
+that mean lies at m + d,
 
     H d = sum_n J_n^T e_n - prior (m - m_0)
 
@@ -13,7 +13,7 @@ of H^{-1}; where the belief is exact, it is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -105,8 +105,8 @@ def find_balance(
 ) -> Balance:
     """How far the outputs are from the posterior mean, and what examples hold of their own.
 
-    Leverages are the diagonal of A = Q^{1/2} J H^{-1} J^T Q^{1/2}, which is that of A z z^T on average over random signs
-    z (Hutchinson): one solution for all examples. A draw tells their sum to about its square root.
+    Leverages are the diagonal of A = Q^{1/2} J H^{-1} J^T Q^{1/2}, which is that of A z z^T on average over random
+    signs z (Hutchinson): one solution for all examples. A draw tells their sum to about its square root.
 
     Args:
         network, belief: as trained on x, which are all its data.

@@ -25,9 +25,9 @@ from bayesmp.belief import (
     plan,
     weighted_gram,
 )
+from bayesmp.each_left_out import can_leave_each_out, leave_each_out
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
-from bayesmp.each_left_out import can_leave_each_out, leave_each_out
 from bayesmp.leave_one_out import leave_out
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
@@ -390,9 +390,7 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
         evidence, _ = examples.ask(log_weights)
         each = leave_each_out(network, evidence.belief, examples.x, examples.y, log_weights, settings=settings)
         message = head.to_heard(each.outputs, examples.y).double() if head.is_learned else None
-        return _Judged(
-            evidence, each.mean, each.outputs, examples.y, message, len(each.mean), each.taken.n_clipped
-        )
+        return _Judged(evidence, each.mean, each.outputs, examples.y, message, len(each.mean), each.taken.n_clipped)
     evidence, answers = examples.ask(log_weights)
     parts: list[tuple[_Slice, Tensor]] = []
     n_judged = 0

@@ -15,8 +15,8 @@ The leverage of an example is tr(C Q); over all examples it adds up to the degre
 sweeps count the variance of activations as noise, an example's pull is weaker by 1 + rho noise, and e and Q are those
 of the sweeps.
 
-All this takes m for the mean of the belief. Training ends near it, d away (balance.py), where examples pull with
-e - Q J d. With these slopes W e is what they move, and d is taken to be the same without the example: mean f - W (e - Q J d).
+All this takes m for the mean of the belief. Training ends near it; at m + d (balance.py), where it is, examples pull
+with e - Q J d. That is the e of a `TakenOut` where d is known, and d is taken to be the same without the example.
 """
 
 from __future__ import annotations
