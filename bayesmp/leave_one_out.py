@@ -30,6 +30,7 @@ from bayesmp.arithmetic import eigh
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
 
+MAX_SHARE = 4.0  # of what a belief misses: more says that it knows nothing of these examples
 SHARE_BITS = 8  # of the share of what a belief misses; the leverage it comes from is not known better
 
 
@@ -110,11 +111,12 @@ def with_own(without: Tensor, precision: Tensor) -> Tensor:
 
 
 def outside_share(inside: Tensor, outside: Tensor, precision: Tensor, leverage: float) -> float:
-    """The share s in [0, 1] of `outside` with which all leverages add up: sum_n tr(Q C) = leverage for W = inside +
+    """The share s of `outside` with which all leverages add up: sum_n tr(Q C) = leverage for W = inside +
     s outside.
 
     What a belief misses of an example's outputs is its own matter for the larger part, but other examples know
-    something of it, too: `outside` has none of that.
+    something of it, too: `outside` has none of that. Where data are few, s may be above 1: inside its span such a belief
+    is too sure.
 
     Args:
         inside, outside: covariances of the outputs without the example, (b, o, o).
@@ -127,8 +129,8 @@ def outside_share(inside: Tensor, outside: Tensor, precision: Tensor, leverage: 
         return float((found.diagonal(dim1=1, dim2=2) * precision).sum())
 
     low, high = 0.0, 1.0
-    if held(high) <= leverage:
-        return high
+    while held(high) < leverage and high < MAX_SHARE:
+        low, high = high, 2.0 * high
     for _ in range(SHARE_BITS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if held(middle) < leverage else (low, middle)
