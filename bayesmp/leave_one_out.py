@@ -115,8 +115,8 @@ def outside_share(inside: Tensor, outside: Tensor, precision: Tensor, leverage: 
     s outside.
 
     What a belief misses of an example's outputs is its own matter for the larger part, but other examples know
-    something of it, too: `outside` has none of that. Where data are few, s may be above 1: inside its span such a belief
-    is too sure.
+    something of it, too: `outside` has none of that. Where data are few, s may be above 1: inside its span such a
+    belief is too sure.
 
     Args:
         inside, outside: covariances of the outputs without the example, (b, o, o).
