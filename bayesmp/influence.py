@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.belief import Belief
+from bayesmp.each_left_out import can_leave_each_out, leave_each_out
 from bayesmp.gaussian import Moments
 from bayesmp.leave_one_out import outputs_without, take_out
 from bayesmp.network import Network
@@ -73,10 +74,18 @@ def influence_of(
         rows: which of them.
 
     Note:
-        Where the belief is not exact, leverages add up to more than its degrees of freedom, and one factor for all puts
+        Labels are judged as in joint.py, all examples at once where they are few (each_left_out.py). Else, where the
+        belief is not exact, leverages add up to more than its degrees of freedom, and one factor for all puts
         that right; variances without an example stay as those of predictions are (joint.py, which does the same).
     """
     head, log_weights = network.head, network.head_log_weights
+    if can_leave_each_out(network, x, settings=settings):
+        each = leave_each_out(network, belief, x, y, log_weights, settings=settings)
+        nll = head.nll(each.outputs, y, log_weights)
+        distance, loo_nll, leverage = torch.stack([each.taken.distance, nll, each.taken.leverage])[
+            :, rows.to(y.device)
+        ].cpu()
+        return distance, loo_nll, leverage
     share, limit = _share(network, belief, x, y, settings), settings.max_leverage[0 if belief.is_exact else 1]
     found = []
     for targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):

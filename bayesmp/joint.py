@@ -25,6 +25,7 @@ from bayesmp.belief import (
     plan,
     weighted_gram,
 )
+from bayesmp.each_left_out import can_leave_each_out, leave_each_out
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
 from bayesmp.leave_one_out import leave_out
@@ -155,7 +156,7 @@ def refresh(
         total = head_prior.to(constant) + constant
         log_weights = (total - total.max()).to(log_weights)
     scores = _scores(head, found, log_weights)
-    return Refreshed(found.evidence, constant, scores, found.m_out.mean, found.n_clipped)
+    return Refreshed(found.evidence, constant, scores, found.mean, found.n_clipped)
 
 
 def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
@@ -366,7 +367,7 @@ def _rows_seen(network: Network, x: Tensor, rho: Tensor) -> list[Tensor]:
 @dataclass(frozen=True)
 class _Judged:
     evidence: _Evidence
-    m_out: Moments  # with the example
+    mean: Tensor  # with the example
     left_out: Moments  # without
     y: Tensor
     constant: Tensor | None
@@ -384,6 +385,12 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
     noisy, as around convolutions, it stays scaled: pulls are weaker there, leave-one-out a little optimistic, and a
     link that is judged at all of the variance too sharp (docs/lab-notes.md).
     """
+    network = examples.network
+    if examples.weight == 1.0 and can_leave_each_out(network, examples.x, settings=settings):
+        evidence, _ = examples.ask(log_weights)
+        each = leave_each_out(network, evidence.belief, examples.x, examples.y, log_weights, settings=settings)
+        message = head.to_heard(each.outputs, examples.y).double() if head.is_learned else None
+        return _Judged(evidence, each.mean, each.outputs, examples.y, message, len(each.mean), each.taken.n_clipped)
     evidence, answers = examples.ask(log_weights)
     parts: list[tuple[_Slice, Tensor]] = []
     n_judged = 0
@@ -414,8 +421,8 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
         if head.is_learned:
             message = head.to_heard(found, part.y).double()
             constant = message if constant is None else constant + message
-    m_out, y = _join([part.m_out for part, _ in parts]), torch.cat([part.y for part, _ in parts])
-    return _Judged(evidence, m_out, _join(left), y, constant, n_judged, n_clipped)
+    mean, y = torch.cat([part.m_out.mean for part, _ in parts]), torch.cat([part.y for part, _ in parts])
+    return _Judged(evidence, mean, _join(left), y, constant, n_judged, n_clipped)
 
 
 def _whole_message(head: Head, found: _Judged) -> Tensor:

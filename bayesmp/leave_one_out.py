@@ -14,6 +14,9 @@ units of the posterior, that is the squared distance of Cook (1977), but for his
 The leverage of an example is tr(C Q); over all examples it adds up to the degrees of freedom of the belief. Where
 sweeps count the variance of activations as noise, an example's pull is weaker by 1 + rho noise, and e and Q are those
 of the sweeps.
+
+All this takes m for the mean of the belief. Training ends near it; at m + d (balance.py), where it is, examples pull
+with e - Q J d. That is the e of a `TakenOut` where d is known, and d is taken to be the same without the example.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ from torch import Tensor
 from bayesmp.arithmetic import eigh
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
+
+MAX_SHARE = 4.0  # of what a belief misses: more says that it knows nothing of these examples
+SHARE_BITS = 8  # of the share of what a belief misses; the leverage it comes from is not known better
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,23 @@ def take_out(
     head: Head, mean: Tensor, covariance: Tensor, noise: Tensor, y: Tensor, log_weights: Tensor, *, limit: float
 ) -> TakenOut:
     """Each example taken out of a belief that has seen it; arguments as for `leave_out`."""
+    slope, precision = pull_of(head, mean, covariance, noise, y, log_weights)
+    without, n_clipped = without_own(covariance, precision, limit=limit)
+    return TakenOut(covariance, without, slope, precision, n_clipped)
+
+
+def pull_of(
+    head: Head, mean: Tensor, covariance: Tensor, noise: Tensor, y: Tensor, log_weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """e and the diagonal of Q, (b, o): slope and precision with which examples speak about their outputs."""
     var = covariance.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
     message = head.to_latent(Moments(mean, var), y, log_weights)
     weaker = 1.0 + message.rho * noise
-    slope, precision = (message.tau - message.rho * mean) / weaker, message.rho / weaker
+    return (message.tau - message.rho * mean) / weaker, message.rho / weaker
+
+
+def without_own(covariance: Tensor, precision: Tensor, *, limit: float) -> tuple[Tensor, int]:
+    """W = (I - C Q)^{-1} C, (b, o, o), and how many leverages were cut to the limit."""
     root, wide = precision.double().sqrt(), covariance.double()
     values, vectors = _eigh(root[:, :, None] * wide * root[:, None, :])
     n_clipped = int((values > limit).any(1).sum())
@@ -78,8 +97,44 @@ def take_out(
     cut = (kept / (1.0 - kept) - values) / values.clamp_min(limit).square()
     gain = torch.where(values > limit, cut, 1.0 / (1.0 - kept))
     across = (wide * root[:, None, :]) @ vectors
-    without = (wide + (across * gain[:, None, :]) @ across.transpose(1, 2)).to(mean)
-    return TakenOut(covariance, without, slope, precision, n_clipped)
+    without = (wide + (across * gain[:, None, :]) @ across.transpose(1, 2)).to(covariance)
+    return without, n_clipped
+
+
+def with_own(without: Tensor, precision: Tensor) -> Tensor:
+    """C = (I + W Q)^{-1} W, (b, o, o): the covariance with the example, from that without it."""
+    root, wide = precision.double().sqrt(), without.double()
+    values, vectors = _eigh(root[:, :, None] * wide * root[:, None, :])
+    across = (wide * root[:, None, :]) @ vectors
+    found = wide - (across / (1.0 + values.clamp_min(0.0))[:, None, :]) @ across.transpose(1, 2)
+    return found.to(without)
+
+
+def outside_share(inside: Tensor, outside: Tensor, precision: Tensor, leverage: float) -> float:
+    """The share s of `outside` with which all leverages add up: sum_n tr(Q C) = leverage for W = inside +
+    s outside.
+
+    What a belief misses of an example's outputs is its own matter for the larger part, but other examples know
+    something of it, too: `outside` has none of that. Where data are few, s may be above 1: inside its span such a
+    belief is too sure.
+
+    Args:
+        inside, outside: covariances of the outputs without the example, (b, o, o).
+        precision: the diagonal of Q, (b, o).
+        leverage: what all these examples hold of their own outputs.
+    """
+
+    def held(share: float) -> float:
+        found = with_own(inside + share * outside, precision)
+        return float((found.diagonal(dim1=1, dim2=2) * precision).sum())
+
+    low, high = 0.0, 1.0
+    while held(high) < leverage and high < MAX_SHARE:
+        low, high = high, 2.0 * high
+    for _ in range(SHARE_BITS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if held(middle) < leverage else (low, middle)
+    return 0.5 * (low + high)
 
 
 def leave_out(

@@ -39,6 +39,10 @@ class Settings:
         rest_refreshes: refreshes without progress after which training is at rest.
         rest_visits: visits before which it is not.
         rest_move: root mean square move of the means between two refreshes, in posterior std, below which they rest.
+        balance_steps: products with the curvature of all data, at most, that find the posterior mean.
+        balance_tolerance: share of what is found that a further one must add.
+        leverage_draws: random signs from which leverages are estimated where the belief is not exact.
+        leverage_groups: groups of examples whose leverages shall add up.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
     """
@@ -71,6 +75,10 @@ class Settings:
     rest_refreshes: int = 3
     rest_visits: int = 250
     rest_move: float = 3.0
+    balance_steps: int = 32
+    balance_tolerance: float = 0.0005
+    leverage_draws: int = 2
+    leverage_groups: int = 8
     max_leverage: tuple[float, float] = (0.95, 0.5)
 
 

@@ -94,6 +94,9 @@ def test_influence_of_classes_is_that_of_dense_algebra(head):
         var = covariance.diagonal(dim1=1, dim2=2)
         message = head.to_latent(bmp.Moments(mean, var), y, log_weights)  # as examples speak when they are judged
         slope = message.tau - message.rho * mean
+        away = network.flat.to_matrices(network.marginal.mean - network.prior.mean)
+        pull = torch.einsum("now,no->w", slopes, slope) - prior * torch.cat([part.flatten() for part in away])
+        slope = slope - message.rho * (slopes @ torch.linalg.solve(whole, pull))  # as they pull at the posterior mean
         for k in range(len(x)):
             without = whole - slopes[k].T @ torch.diag(message.rho[k]) @ slopes[k]
             change = -torch.linalg.solve(without, slopes[k].T @ slope[k])

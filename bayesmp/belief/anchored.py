@@ -168,6 +168,32 @@ class Anchored(Belief):
                 found.append(lifted(whole - part @ part.transpose(1, 2), whole))
         return torch.cat(found)
 
+    def split_covariance(self, gradients: Gradients) -> tuple[Tensor, Tensor | None]:
+        """Outside the span of V, under D: J D^{-1} J^T - J D^{-1} V (V^T D^{-1} V)^{-1} V^T D^{-1} J^T."""
+        if self.is_exact:
+            return self.covariance(gradients), None
+        inside, outside = [], []
+        for chunk in self.basis.chunks(gradients):
+            cross, whole = self.basis.products(chunk, self.bases)
+            assert whole is not None
+            with exact_products(cross.device):
+                along = cross @ self._across.to(cross)
+                part = cross @ self.shadow.to(cross)
+                span = along @ along.transpose(1, 2)
+                outside.append(lifted(whole - span, whole))
+                inside.append(lifted(span - part @ part.transpose(1, 2), span))
+        return torch.cat(inside), torch.cat(outside)
+
+    @cached_property
+    def _across(self) -> Tensor:
+        """T L^{-T} (m, r) with L L^T = V^T D^{-1} V."""
+        turn = self.basis.turn
+        grams = total([anchor.gram(base) for anchor, base in zip(self.basis.anchors, self.bases, strict=True)])
+        gram = turn.T @ grams @ turn
+        eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        factor = torch.linalg.cholesky(gram + NEGLIGIBLE * gram.diagonal().mean() * eye)
+        return torch.linalg.solve_triangular(factor, turn.T, upper=False).T.contiguous()
+
     @property
     def degrees_of_freedom(self) -> float:
         settled = torch.zeros((), dtype=torch.float64, device=self.half.device)

@@ -80,6 +80,12 @@ class Belief(ABC):
     def covariance(self, gradients: Gradients) -> Tensor:
         """(b, k, k): covariances of k quantities with these gradients, example by example."""
 
+    def split_covariance(self, gradients: Gradients) -> tuple[Tensor, Tensor | None]:
+        """`covariance` as the sum of what lies in the span of the belief's coordinates and what lies outside, (b, k, k)
+        each; None where nothing does.
+        """
+        return self.covariance(gradients), None
+
     @property
     @abstractmethod
     def degrees_of_freedom(self) -> float:
