@@ -224,7 +224,7 @@ class Run:
         if not self.history.records or not self._has_gradients:
             return
         found = self._believe()
-        self._add_to_record({**self.history[-1].loo, **found.scores}, time.perf_counter() - started)
+        self._add_to_record(self.history[-1].loo or found.scores, time.perf_counter() - started)
 
     @torch.no_grad()
     def _believe(self) -> Refreshed:

@@ -202,7 +202,7 @@ def test_a_prior_that_is_too_wide():
 
 def test_a_wide_prior_that_does_no_harm_is_no_finding():
     network = scaled_priors([5, 16, 1], bmp.Regression("learn"), 30.0)
-    trainer = trained(network, *friedman(200, seed=0), 30, batch_size=50)
+    trainer = trained(network, *friedman(200, seed=0), 100, batch_size=50)
     assert set(network.diagnose(*friedman(400, seed=1)).kinds) <= {"not_converged"}
     assert trainer.network is network
 

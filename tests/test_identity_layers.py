@@ -135,6 +135,18 @@ def test_identity_layers_change_nothing_in_the_parallel_schedule(make_head, n_hi
 
 
 @pytest.mark.parametrize("make_head", HEADS.values(), ids=HEADS)
+def test_flatten_changes_nothing_where_visits_are_two_calls(make_head):
+    """As by default: chains of dense layers are chains with Flatten() anywhere, too."""
+    x, y, n_out = problem(make_head())
+    truth, _ = trained(body(20, n_out), make_head(), x, y, epochs=3)
+    layers = [bmp.Flatten()]
+    for layer in body(20, n_out):
+        layers += [layer, bmp.Flatten()]
+    network, _ = trained(layers, make_head(), x, y, epochs=3)
+    assert_same(network, truth, x)
+
+
+@pytest.mark.parametrize("make_head", HEADS.values(), ids=HEADS)
 def test_identity_layers_change_nothing_in_the_sequential_schedule(make_head):
     x, y, n_out = problem(make_head())
     x, y = x[:8], y[:8]

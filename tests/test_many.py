@@ -111,7 +111,8 @@ def test_an_interrupt_ends_the_workers(tmp_path, seconds):
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
-        import multiprocessing, torch, bayesmp as bmp
+        import multiprocessing, signal, torch, bayesmp as bmp
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
         if __name__ == "__main__":
             layers = lambda: [bmp.Linear(2, 40), bmp.ReLU(), bmp.Linear(40, 1)]
             nets = [bmp.Network(layers(), bmp.Regression(0.1)) for _ in range(4)]

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from bayesmp import kernels
 from bayesmp.gaussian import Moments
+from bayesmp.graph import Node
 from bayesmp.kernels import chain
 from bayesmp.kernels.chain import address
 from bayesmp.layers.activation import LeakyReLU, ReLU
 from bayesmp.layers.linear import Linear
+from bayesmp.layers.reshape import Flatten
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, Regime
 from bayesmp.schedules.base import Batch, VisitInfo
@@ -66,25 +68,25 @@ class DenseChain:
     """
 
     def __init__(self, network: Network) -> None:
-        nodes = network.graph.nodes
+        nodes = _bent(network)
         self.layers: list[tuple[int, Linear, float]] = []  # index, layer, leak of the activation behind it
-        for node in nodes[::2]:
-            behind = nodes[node.index + 1].layer if node.index + 1 < len(nodes) else None
+        for k in range(0, len(nodes), 2):
+            layer, behind = nodes[k].layer, nodes[k + 1].layer if k + 1 < len(nodes) else None
             leak = behind.leak if isinstance(behind, LeakyReLU) else 1.0
-            assert isinstance(node.layer, Linear)
-            self.layers.append((node.index, node.layer, leak))
+            assert isinstance(layer, Linear)
+            self.layers.append((nodes[k].index, layer, leak))
         self.starts = [min(slot.start for slot in network.slots if slot.layer == k) for k, _, _ in self.layers]
 
     @staticmethod
     def is_chain(network: Network) -> bool:
-        """Whether dense layers and activations take turns, and these are the library's own."""
-        nodes = network.graph.nodes
+        """Whether dense layers and activations take turns, with or without Flatten(), and are the library's own."""
+        nodes = _bent(network)
         return (
             len(nodes) % 2 == 1
             and len(nodes) < 2 * chain.MAX_LAYERS
             and all(type(node.layer) is Linear for node in nodes[::2])
             and all(type(node.layer) in (LeakyReLU, ReLU) for node in nodes[1::2])
-            and all(node.inputs == (node.index,) for node in nodes)
+            and all(node.inputs == (node.index,) for node in network.graph.nodes)
         )
 
     def visit(self, schedule: Visitor, batch: Batch) -> VisitInfo | None:
@@ -165,6 +167,11 @@ class DenseChain:
                 )
             )
         return (chain.Dense * len(found))(*found)
+
+
+def _bent(network: Network) -> list[Node]:
+    """The nodes that do more than to give numbers another shape, which memory does not know of."""
+    return [node for node in network.graph.nodes if type(node.layer) is not Flatten]
 
 
 def _row_of(store: Tensor, index: SiteIndex) -> int:
