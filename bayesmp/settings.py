@@ -43,6 +43,8 @@ class Settings:
         balance_tolerance: share of what is found that a further one must add.
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
         leverage_groups: groups of examples whose leverages shall add up.
+        calm_epochs: so many epochs before its limit, at most, a run may end, with one that is no worse than the median of
+            as many.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
     """
@@ -79,6 +81,7 @@ class Settings:
     balance_tolerance: float = 0.0005
     leverage_draws: int = 2
     leverage_groups: int = 8
+    calm_epochs: int = 20
     max_leverage: tuple[float, float] = (0.95, 0.5)
 
 

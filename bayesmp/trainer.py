@@ -26,7 +26,7 @@ from bayesmp.network_files import INTERRUPTED, check_same_network, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run, TrainConfig
 from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex
-from bayesmp.stopping import Progress, at_rest, refresh_due
+from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due
 
 AT_REST, NOT_AT_REST = "at rest", "not at rest"
 MAX_EPOCHS = 1000  # of a run that stops by itself
@@ -188,20 +188,26 @@ class Trainer(Run):
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
                 if is_auto and self._refreshed_at == epoch and self._at_rest():
                     break
+                if is_auto and ends_calmly(self._training_scores(), last - epoch, last):
+                    break
                 if self.checkpoints is not None and self.checkpoints.is_due(epoch) and epoch < last:
                     self.checkpoints.write(epoch, self.save, stacklevel=stacklevel)
-            stopped = self._why(is_auto=is_auto, n_asked=n_asked)
+            stopped = self._why(is_auto=is_auto, is_limit=self.n_epochs == last, n_asked=n_asked)
             bar.set_description(stopped)
         return stopped
 
-    def _why(self, *, is_auto: bool, n_asked: int) -> str:
+    def _why(self, *, is_auto: bool, is_limit: bool, n_asked: int) -> str:
         """Why a run ended that nobody interrupted."""
         if not is_auto:
             rest = "" if not self._has_gradients else f"; {AT_REST}" if self._at_rest() else f"; {NOT_AT_REST} yet"
             return f"ran the {n_asked} epochs asked for{rest}"
         if self._refreshed_at == self.n_epochs and self._at_rest():
             return f"{AT_REST} after {self.n_epochs} epochs"
-        return f"{NOT_AT_REST} after {self.n_epochs} epochs, the limit"
+        return f"{NOT_AT_REST} after {self.n_epochs} epochs, {'the limit' if is_limit else 'close to the limit'}"
+
+    def _training_scores(self) -> list[float]:
+        """Of each epoch since the data were last changed."""
+        return [record.metrics["nll"] for record in self.history if record.epoch > self._changed_at]
 
     def _at_rest(self) -> bool:
         passed = [

@@ -9,7 +9,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.settings import SETTINGS, Settings
-from bayesmp.stopping import Progress, at_rest, refresh_due
+from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due
 from bayesmp.trainer import MAX_EPOCHS
 from tests.helpers import blobs, linear_data, mlp
 
@@ -23,6 +23,25 @@ def passed(*scores, moved=0.0):
 
 
 # --- the rules, as pure functions ------------------------------------------------------------------------------------
+
+
+def test_a_run_near_its_limit_ends_where_it_is_calm():
+    calm, jump = [0.5] * 25, [0.5] * 24 + [2.0]
+    assert ends_calmly(calm, 5, 1000) and not ends_calmly(jump, 5, 1000)
+    assert not ends_calmly(calm, 20, 1000)  # not near
+    assert not ends_calmly(calm, 2, 100) and ends_calmly(calm, 1, 100)  # a fiftieth of a short run
+    assert not ends_calmly(calm[:20], 0, 1000) and not ends_calmly(calm, 0, 49)
+
+
+def test_a_network_that_jumps_does_not_end_in_a_jump():
+    """One that does: its last epochs are as good as those before, not more than 20 before the limit."""
+    x, y = linear_data(40, n_in=1)
+    y = torch.sin(6.0 * x)
+    network = mlp([1, 8, 1], bmp.Regression(0.05**2))
+    with pytest.warns(UserWarning, match="not at rest after 9[89][0-9] epochs, close to the limit"):
+        history = bmp.fit(network, x, y, batch_size=10, max_epochs=1000)
+    scores = history.column("nll")
+    assert 980 < len(history) < 1000 and scores[-1] <= sorted(scores[-20:])[10]
 
 
 @pytest.mark.parametrize(
