@@ -43,7 +43,7 @@ class Settings:
         balance_tolerance: share of what is found that a further one must add.
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
         leverage_groups: groups of examples whose leverages shall add up.
-        calm_epochs: so many epochs before its limit, at most, a run may end, with one no worse than the median of as many.
+        calm_epochs: so many epochs before its limit, at most, a run may end, with one not worse than their median.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
     """
