@@ -240,7 +240,7 @@ class Epochs(Experiment):
                     ax.minorticks_off()
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
-        figure.savefig(folder / "epochs.png")
+        figure.savefig(folder / "epochs.png", dpi=130)  # many panels, and the guide wants small files
         n_seeds = len({result["seed"] for result in results})
         return [
             Picture("epochs.png", f"Means over {n_seeds} seeds; the dotted line is what 90 % intervals should hold.")
