@@ -206,7 +206,8 @@ class Run:
         network, schedule, started = self.network, self.schedule, time.perf_counter()
         found = self._refresh(SETTINGS.refresh_examples, SETTINGS.refresh_rank, seed=1)  # the same examples each time
         if found.constant is not None and not schedule.judges_constant:
-            schedule.hear_score(found.scores["nll"])
+            told = self.history[-1].metrics
+            schedule.hear_score(found.scores["nll"], told.get("rmse", told["nll"]))
             schedule.hear_constant(found.constant)
         if found.belief is not None:
             schedule.hear_belief(found.belief, *self._heard())

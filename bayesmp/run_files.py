@@ -60,7 +60,7 @@ def take(run: Run, file: persistence.SavedFile) -> None:
         file.fill(target, name)
     run.sites.recount()
     for name in run.schedule.counters:
-        setattr(run.schedule, name, saved["counters"][name])
+        setattr(run.schedule, name, saved["counters"].get(name, getattr(run.schedule, name)))
     run.schedule.resume()
     run.history = History.from_json(saved["history"], saved["stopped"], saved.get("changes", []))
     run._refreshed_at = saved["refreshed_at"]

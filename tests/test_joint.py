@@ -312,3 +312,16 @@ def test_the_score_of_a_classifier_counts_wrong_classes():
         network = mlp([2, 8, 3], bmp.Softmax())
         history = bmp.fit(network, x, labels, epochs=20)
         assert low <= history.loo_error[-1] <= high
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_noise_is_not_learned_by_heart(seed):
+    """A weak signal in much noise, of which half of all runs took the noise for signal: too little noise in training
+    made leave-one-out worse, and was taken for too much of it.
+    """
+    rng = np.random.default_rng(seed)
+    x, new = rng.normal(size=(250, 5)), rng.normal(size=(500, 5))
+    y, truth = 0.5 * x[:, 0] + rng.normal(size=250), 0.5 * new[:, 0]
+    model = bmp.MPRegressor(random_state=seed).fit(x, y)
+    assert np.mean((model.predict(new) - truth) ** 2) < 0.15
+    assert model.score(x, y) < 0.5

@@ -132,8 +132,8 @@ class Schedule(ABC):
         self.sites.head.copy_((message.to(self.sites.head) / len(self.sites)).expand_as(self.sites.head))
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
 
-    def hear_score(self, score: float) -> None:  # noqa: B027 - only schedules that limit the constant listen
-        """Take the leave-one-out score of a refresh."""
+    def hear_score(self, score: float, error: float) -> None:  # noqa: B027 - only schedules that limit the constant listen
+        """Take the leave-one-out score of a refresh, and the error in training."""
 
     @property
     def head_prior(self) -> Tensor:

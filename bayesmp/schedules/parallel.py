@@ -57,7 +57,7 @@ class ParallelSchedule(Schedule):
         settings: the tuned constants.
     """
 
-    counters = ("n_visits", "next_renewal", "constant_cap", "best_score", "best_constant", "n_worse")
+    counters = ("n_visits", "next_renewal", "constant_cap", "best_score", "best_constant", "best_error", "n_worse")
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ParallelSchedule(Schedule):
         self.largest_constant = math.inf
         self.constant_limit = like.new_full((), math.inf)  # of the head's constant, in training
         self.constant_cap = math.inf  # what leave-one-out scores allow of it
-        self.best_score, self.best_constant, self.n_worse = math.inf, math.inf, 0
+        self.best_score, self.best_constant, self.best_error, self.n_worse = math.inf, math.inf, math.inf, 0
         self.listens = True  # whether this visit is heard by the metric
         self.records = like.is_cuda
         self._chain = DenseChain(network) if DenseChain.is_chain(network) else None
@@ -170,7 +170,7 @@ class ParallelSchedule(Schedule):
         self.n_data = len(y)
         self.largest_constant = self.network.head.largest_constant(y) if self.network.past is None else math.inf
         self.memory = self._memory()
-        self.constant_cap = self.best_score = self.best_constant = math.inf
+        self.constant_cap = self.best_score = self.best_constant = self.best_error = math.inf
         self.n_worse = 0
         for k, metric in self.metrics.items():
             metric.resize(self.n_data, self.prior_rest[k])
@@ -352,18 +352,23 @@ class ParallelSchedule(Schedule):
         self.own_pulls.remember(batch, trace, returned)
         return Sweep.of(network, trace, returned, m_back, self.metrics)
 
-    def hear_score(self, score: float) -> None:
-        """Take the leave-one-out score of a refresh: more noise in training must not make it worse.
+    def hear_score(self, score: float, error: float) -> None:
+        """Take the leave-one-out score of a refresh, and the error in training: more noise must not make it worse.
 
         Little data can be explained as noise alone, and a network trained with so much of it stays there. Where the
-        score gets worse while the noise grows, training goes back to the noise of the best score, for good.
+        score gets worse while noise and error grow, training goes back to the noise of the best score, for good. If
+        the error falls it is not too much noise but too little: noise is learned by heart.
         """
         if not self._hears_constant:
             return
         constant = float(self.network.head.in_training(self.trusting_belief()))
         if score < self.best_score:
-            self.best_score, self.best_constant, self.n_worse = score, constant, 0
-        elif score > self.best_score + self.settings.worse_score and constant > self.best_constant:
+            self.best_score, self.best_constant, self.best_error, self.n_worse = score, constant, error, 0
+        elif (
+            score > self.best_score + self.settings.worse_score
+            and constant > self.best_constant
+            and error > self.best_error
+        ):
             self.n_worse += 1
             if self.n_worse >= self.settings.worse_refreshes:
                 self.constant_cap, self.n_worse = self.best_constant, 0
