@@ -15,8 +15,9 @@ from bayesmp.graph import Graph
 from bayesmp.layers.base import Gradient, Shape, Weights
 from bayesmp.regime import Regime
 
-PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 64_000_000}  # numbers in the widest layer of one prediction batch; times
-# about 80 bytes at work in float32
+PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 400_000_000}  # numbers in the widest layer of one prediction batch
+BYTES_AT_WORK = 80  # for each of them
+FREE_SHARE = 0.5  # of a GPU's free memory that may be used
 MOST_ROWS = 4096  # at once
 
 
@@ -46,8 +47,7 @@ class Linearised:
         widest = max(int(torch.Size(shape).numel()) for shape in self.shapes)
         if n_slopes > 1:  # rows of convolutions are formed, too
             widest = max(widest, *(slot.stop - slot.start for slot in self.flat.slots if len(slot.shape) > 2), 0)
-        budget = PREDICT_BUDGET.get(self.sum_share.device.type, PREDICT_BUDGET["cpu"])
-        return min(MOST_ROWS, max(1, budget // (widest * n_slopes)))
+        return min(MOST_ROWS, max(1, _numbers_at_once(self.sum_share.device) // (widest * n_slopes)))
 
     # --- slopes ------------------------------------------------------------------------------------------------------
 
@@ -122,3 +122,16 @@ class Linearised:
             changes = [list(self.graph.push(trace, weights))[-1][1] for weights in drawn]
             found.append(trace.outputs.mean + torch.stack(changes))
         return torch.cat(found, 1)
+
+
+def _numbers_at_once(device: torch.device) -> int:
+    """In the widest layer of one prediction batch; on a GPU what its free memory allows, in coarse steps so that equal
+    calls work in equal batches.
+    """
+    budget = PREDICT_BUDGET.get(device.type, PREDICT_BUDGET["cpu"])
+    if device.type != "cuda":
+        return budget
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    while budget > PREDICT_BUDGET["cpu"] and budget * BYTES_AT_WORK > FREE_SHARE * free:
+        budget //= 2
+    return budget

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesmp.belief.formed_rows import FormedRows
 from bayesmp.layers.base import Gradient
 
 
@@ -91,9 +92,9 @@ class LayerAnchors:
     def products(self, gradient: Gradient, var: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """J_x var J_z^T (b, k, m), and J_x var J_x^T (b, k, k) if asked for."""
         if self.rows is not None:
-            rows = _scaled_rows(gradient, var)
-            cross = rows @ (self.rows * _expand(var, self.rows).sqrt()).T
-            return cross, rows @ rows.transpose(1, 2) if own else None
+            rows = FormedRows.of(gradient, var)
+            cross = rows.along(self.rows * _expand(var, self.rows).sqrt())
+            return cross, rows.own() if own else None
         assert self.inputs is not None and self.slopes is not None
         inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
         cross = (slopes @ self.slopes.T).mul_(((inputs * var) @ self.inputs.T)[:, None])
@@ -102,8 +103,7 @@ class LayerAnchors:
     def own_product(self, gradient: Gradient, var: Tensor) -> Tensor:
         """J_x var J_x^T (b, k, k)."""
         if self.rows is not None:
-            rows = _scaled_rows(gradient, var)
-            return rows @ rows.transpose(1, 2)
+            return FormedRows.of(gradient, var).own()
         inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
         size = (inputs.square() * var).sum(1)[:, None, None]
         return size * (slopes @ slopes.transpose(1, 2))
@@ -135,13 +135,6 @@ def even(prior_var: Tensor) -> Tensor:
 def shaped(var: Tensor, matrix: Tensor) -> Tensor:
     """A variance (i,) or (o, i) as it broadcasts against a matrix (o, i)."""
     return var if var.ndim == 2 else var.expand_as(matrix)
-
-
-def _scaled_rows(gradient: Gradient, var: Tensor) -> Tensor:
-    """(b, k, o i): J_x var^{1/2}; a variance of inputs is put on them, which costs less than on every row."""
-    if var.ndim == 1:
-        return Gradient(gradient.inputs * var.sqrt(), gradient.slopes).flat().transpose(0, 1)
-    return gradient.flat().transpose(0, 1) * var.sqrt().flatten()
 
 
 def _expand(var: Tensor, rows: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 `op(x, w)`, `op_input(z, w)` and `op_weight(x, z)` take plain tensors; the message equations in `linear.py` are
 written with them once and serve both. `op` adds a number per unit if it is given one. `patches` and `fold` give the
-explicit (b, p, i) view of the inputs of each output position, for the exact element-wise form.
+explicit (b, p, i) view of the inputs of each output position, for the exact element-wise form; behind each of them a 1
+stands if asked, the input of a bias.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class DenseMap:
         """(o) shaped to broadcast against z."""
         return per_unit
 
-    def patches(self, x: Tensor) -> Tensor:
-        return x[:, None, :]  # (b, 1, i)
+    def patches(self, x: Tensor, *, with_one: bool = False) -> Tensor:
+        return (functional.pad(x, (0, 1), value=1.0) if with_one else x)[:, None, :]  # (b, 1, i)
 
     def second_moments(self, x: Tensor, *, with_one: bool) -> Tensor:
         """E[a a^T] (i, i) over the rows of `patches`, behind each of which a 1 stands if asked."""
@@ -96,8 +97,14 @@ class ConvMap:
     def spread(self, per_unit: Tensor) -> Tensor:
         return per_unit[:, None, None]
 
-    def patches(self, x: Tensor) -> Tensor:
-        return self._windows(x).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (b, p, i)
+    def patches(self, x: Tensor, *, with_one: bool = False) -> Tensor:
+        windows = self._windows(x).permute(0, 2, 3, 1, 4, 5)  # (b, oh, ow, c, k, k)
+        shape = windows.shape[3:]
+        found = x.new_empty(*windows.shape[:3], shape.numel() + with_one)
+        found[..., : shape.numel()].unflatten(3, shape).copy_(windows)
+        if with_one:
+            found[..., -1].fill_(1.0)
+        return found.flatten(1, 2)  # (b, p, i)
 
     def second_moments(self, x: Tensor, *, with_one: bool) -> Tensor:
         # With the channels of a pixel side by side, as in memory, patches are copied ten times faster.

@@ -121,9 +121,7 @@ class SumLocal(Local):
         return self.m_out.input_var
 
     def gradient(self, slope: Tensor, *, n_examples: int | None = None) -> Gradient:
-        inputs = self.linear_map.patches(self.mean_in[:n_examples])  # (b, p, i)
-        if "bias" in self.weights:
-            inputs = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
+        inputs = self.linear_map.patches(self.mean_in[:n_examples], with_one="bias" in self.weights)  # (b, p, i)
         slopes = self.linear_map.rows(slope.flatten(0, 1))
         return Gradient(inputs, slopes.view(*slope.shape[:2], *slopes.shape[1:]))
 
