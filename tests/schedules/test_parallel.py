@@ -358,7 +358,7 @@ def test_without_its_own_pull_an_example_finds_what_the_others_know(batch_size):
     assert ((learned - unseen) > 0.8 * (y[:, 0] - unseen)).all(), "the weights have learned it"
     for row, rows in enumerate(trainer.members):
         batch = Batch(SiteIndex(row, torch.tensor([row])), trainer.x[rows], trainer.y[rows])
-        found = trainer.schedule._sweep(batch).trace.outputs.mean[:, 0]
+        found = trainer.schedule._sweep_batch(batch).trace.outputs.mean[:, 0]
         assert ((found - unseen[rows]).abs() < 0.04 * (learned - unseen)[rows]).all()
 
 
