@@ -14,7 +14,8 @@ from bayesmp.diagnosis import Told
 from bayesmp.history import History
 from bayesmp.network import Network
 from bayesmp.network_files import learn_from_file
-from bayesmp.run import Run, TrainConfig
+from bayesmp.run import Run
+from bayesmp.train_config import TrainConfig
 
 NOT_IN_RESULT = ("site_store", "data_store", "debug")  # settings that a run may change between two checkpoints
 

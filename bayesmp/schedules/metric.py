@@ -23,8 +23,8 @@ contributes to the variance of the network's outputs, on average over the data, 
 posterior N(m, H^{-1}) and sum_oi var_oi G_oo A_ii for independent weights. Their ratio, `sum_share`, is the factor by
 which the variances of a layer's weights are too large wherever they act through sums.
 
-H is that of the metric, whose G holds the messages' own diagonal beside the pulled-back slopes (parallel.py). So it
-counts curvature up to twice, and the share is smaller than that of the exact joint posterior, by a factor of 2 where
+H is that of the metric, whose G holds the messages' own diagonal beside the pulled-back slopes (network_metric.py). So
+it counts curvature up to twice, and the share is smaller than that of the exact joint posterior, by a factor of 2 where
 data dominate: weights a little too sure. Normalised to the sites' precisions it would be exact for one weight, but fits
 less well in all that was measured (docs/lab-notes.md).
 """
