@@ -85,6 +85,7 @@ class Examples:
         self.kept = list(self.slices(with_features=True)) if keeps else None
 
     def slices(self, *, with_features: bool, with_outside: bool = False) -> Iterator[Slice]:
+        """The examples, with their outputs and as much of the rest as is asked for."""
         network = self.network
         size = network.rows_at_once(network.n_outputs)
         for rows, targets in zip(self.x.split(size), self.y.split(size), strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 import warnings
@@ -160,18 +159,12 @@ class Trainer(Run):
         left = epochs - self.n_epochs
         return self._train_for(left, progress, is_auto=False, n_asked=epochs, stacklevel=stacklevel + 1)
 
-    def _products_per_batch(self) -> int:
-        network = self.network
-        positions = {slot.layer: math.prod(network.shapes[slot.layer + 1][1:]) for slot in network.slots}
-        per_example = sum((slot.stop - slot.start) * positions[slot.layer] for slot in network.slots)
-        return per_example * len(self.members[0])
-
     @torch.inference_mode()
     def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int) -> str:
         """Train, and say why it ended; so does the bar, which tells at every refresh whether training is at rest."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
-        n_products = self._products_per_batch()
+        n_products = self.network.products_per_example * len(self.members[0])
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             last = self.n_epochs + n_epochs
             rest = ""

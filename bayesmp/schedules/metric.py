@@ -15,7 +15,7 @@ eigenvectors are renewed: its slopes are added to n G, and A becomes an average 
 
 H decides how fast means move along each direction, never where they come to rest, so it may lag and be rough: it is a
 running average, and its eigenvectors are renewed every few visits. What is *believed* about the weights is another
-object (belief.py), made of pure curvature at the current means.
+object (belief/), made of pure curvature at the current means.
 
 Share of sums. Sums of many weights, z = w a, are better known than the weights: data that fix z leave weights free to
 trade against each other, and a variance of z from independent weights counts that freedom as ignorance. What a layer
@@ -85,6 +85,7 @@ class LayerMetric:
 
     @property
     def knows_inputs(self) -> bool:
+        """Whether A is that of all data, and fixed."""
         return bool(self._known_values)
 
     def update(self, inputs: Tensor | None, slopes: Tensor, rest: Tensor, share: Tensor) -> None:

@@ -113,9 +113,8 @@ class NetworkMetric(dict[int, LayerMetric]):
         sizes = [len(metric.slopes) for metric in self.values()]
         sizes += [len(metric.inputs) for metric in self.values() if not metric.knows_inputs]
         renewal = sum(size**3 for size in sizes) * settings.eigh_cost
-        positions = {k: math.prod(network.shapes[k + 1][1:]) for k in self}
-        products = sum((slot.stop - slot.start) * positions[slot.layer] for slot in network.slots)
-        return max(1, round(renewal * n_batches / (products * settings.visit_products * self.n_data)))
+        products = network.products_per_example * settings.visit_products * self.n_data
+        return max(1, round(renewal * n_batches / products))
 
     def solve(self, slope: Tensor) -> Tensor:
         """The inverse metric of every layer applied to a flat slope."""
