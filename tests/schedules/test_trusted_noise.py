@@ -110,7 +110,7 @@ WORSE = SETTINGS.worse_score * 1.5
         ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.1), (WORSE, 1.1, 0.1)], False),  # no more noise
         ([(0.0, 1.0, 0.1), (WORSE, 0.9, 0.2), (WORSE, 0.9, 0.2)], False),  # noise is learned by heart
         ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (0.0, 1.1, 0.2), (WORSE, 1.1, 0.2)], False),  # not in a row
-        ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (-1.0, 1.1, 0.2), (WORSE, 1.2, 0.2)], False),  # a better one between
+        ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (-1.0, 1.1, 0.2), (WORSE, 1.2, 0.3)], False),  # a better one between
         ([(0.0, 1.0, 0.2), (-1.0, 0.9, 0.1), (WORSE, 1.1, 0.2), (WORSE, 1.1, 0.2)], True),
     ],
 )
