@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from bayesmp import data, metrics
 from bayesmp.bridge import from_torch, to_torch
 from bayesmp.diagnosis import Diagnosis, Finding
+from bayesmp.fitting import fit
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
 from bayesmp.history import Change, EpochRecord, History
@@ -15,8 +16,8 @@ from bayesmp.many import fit_many
 from bayesmp.merging import merge
 from bayesmp.network import Network
 from bayesmp.network_files import load
-from bayesmp.run import TrainConfig
-from bayesmp.trainer import Trainer, fit
+from bayesmp.train_config import TrainConfig
+from bayesmp.trainer import Trainer
 
 if TYPE_CHECKING:
     from bayesmp.estimators import MPClassifier, MPRegressor

@@ -64,6 +64,7 @@ class Lines:
 
     @property
     def traces(self) -> Iterator[Trace]:
+        """Sweeps of all examples, in slices."""
         return self._sweep() if self.kept is None else iter(self.kept)
 
     def along(self, change: Tensor) -> Tensor:

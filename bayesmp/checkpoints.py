@@ -52,6 +52,7 @@ class Checkpoints:
             raise PermissionError(f"checkpoints cannot be written: the folder {str(self.folder)!r} is read-only")
 
     def is_due(self, epoch: int) -> bool:
+        """Whether a checkpoint belongs to the end of this epoch."""
         return epoch % self.every == 0
 
     def write(self, epoch: int, save: Callable[[Path], None], *, stacklevel: int) -> None:

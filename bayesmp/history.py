@@ -171,6 +171,7 @@ class EpochTally:
         self._max_change: Tensor | None = None
 
     def add(self, info: VisitInfo) -> None:
+        """Count a visit; nothing waits for the device."""
         self.n_visits += 1
         self.n_messages += info.n_messages
         parts = {"step": info.step, "n_rejected": info.n_rejected}
@@ -181,6 +182,7 @@ class EpochTally:
         self._max_change = change.clone() if self._max_change is None else torch.maximum(self._max_change, change)
 
     def record(self, epoch: int, n_examples: int, seconds: float) -> EpochRecord:
+        """The epoch's record, for which the device is waited for."""
         assert self._max_change is not None
         n_rejected = int(self._sums["n_rejected"])
         metrics = {

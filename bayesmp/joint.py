@@ -5,27 +5,14 @@ head's constant that follows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayesmp.belief import (
-    MAX_RANK,
-    AnchoredBasis,
-    Basis,
-    Belief,
-    Full,
-    FullBasis,
-    Plan,
-    Points,
-    Spectrum,
-    plan,
-    weighted_gram,
-)
+from bayesmp.belief import Belief, Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out
+from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
 from bayesmp.leave_one_out import leave_out
@@ -34,27 +21,6 @@ from bayesmp.settings import SETTINGS, Settings
 
 SAME_NOISE = 0.01  # change of the logarithm of the noise below which it fits the belief
 STORED_NUMBERS = 60_000_000  # features that are kept between the steps of a pass instead of computed again
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """What all data say in the coordinates of a basis.
-
-    Attributes:
-        basis: the coordinates.
-        precision: sum_n features^T Lambda features, (r, r); the past's (belief/past.py) with it.
-        rows_seen: precision that data bring to the inputs of each layer's weights, (i,), where the basis is not exact.
-        n_rows: rows of data, the past's with them.
-    """
-
-    basis: Basis
-    precision: Tensor
-    rows_seen: list[Tensor] | None
-    n_rows: int
-
-    @cached_property
-    def belief(self) -> Belief:
-        return replace(self.basis.believe(self.precision, self.rows_seen), n_rows=self.n_rows)
 
 
 @dataclass(frozen=True)
@@ -69,7 +35,7 @@ class Refreshed:
         n_clipped: examples that hold more of their own outputs than a belief that contains them allows.
     """
 
-    evidence: _Evidence
+    evidence: Evidence
     constant: Tensor | None
     scores: dict[str, float]
     outputs: Tensor
@@ -79,18 +45,6 @@ class Refreshed:
     def belief(self) -> Belief:
         """About all weights; made when it is asked for."""
         return self.evidence.belief
-
-
-@dataclass(frozen=True)
-class _Slice:
-    """Some examples of a pass, with what was computed for them."""
-
-    x: Tensor
-    y: Tensor
-    m_out: Moments
-    noise: Tensor  # the part of the variance that sweeps take for noise
-    features: Tensor | None = None
-    outside: Tensor | float = 0.0  # prior covariance of the outputs that the features miss
 
 
 @torch.no_grad()
@@ -126,15 +80,15 @@ def refresh(
     x_seen, y_seen = (x, y) if len(chosen) == len(x) else (x[chosen.to(x.device)], y[chosen.to(y.device)])
     weight = len(x) / len(x_seen)
     layout = network.layout
-    planned = _plan(network, len(x), max_rank=max_rank)
-    basis = _make_basis(network, x_seen, planned, layout.prior_vars, generator, n_rows=len(x) * network.n_outputs)
+    planned = plan_belief(network, len(x), max_rank=max_rank)
+    basis = make_basis(network, x_seen, planned, layout.prior_vars, generator, n_rows=len(x) * network.n_outputs)
     head = network.head
     keeps = len(x_seen) * network.n_outputs * planned.rank <= STORED_NUMBERS
     rounds = settings.noise_rounds if head.is_learned and head.is_heard_in_training and keeps else 1
     if rounds > 1 and planned.is_exact:
-        examples: _Examples = _InOneEigensystem(network, basis, x_seen, y_seen, weight)
+        examples: Examples = InOneEigensystem(network, basis, x_seen, y_seen, weight)
     else:
-        examples = _Examples(network, basis, x_seen, y_seen, weight, keeps=keeps)
+        examples = Examples(network, basis, x_seen, y_seen, weight, keeps=keeps)
     low, high = 0.0, math.inf
     log_weights = log_weights[head.heard]
     for _ in range(rounds):
@@ -172,193 +126,13 @@ def _certain(head: Head, constant: float, like: Tensor) -> Tensor:
 
 def memory_plan(network: Network, n_examples: int) -> Plan:
     """Form and memory of the belief for this many training examples, before anything is trained."""
-    return _plan(network, n_examples)
-
-
-def _plan(network: Network, n_examples: int, *, max_rank: int = MAX_RANK) -> Plan:
-    """The form of the belief for this many examples, and the rows that the past has kept."""
-    n_kept = 0 if network.past is None else len(network.past)
-    return plan(network.layout, n_examples * network.n_outputs + n_kept, max_rank=max_rank)
+    return plan_belief(network, n_examples)
 
 
 def products_per_pass(network: Network, n_data: int, *, max_examples: int, max_rank: int) -> int:
     """Multiplications in the largest product of matrices of a refresh."""
-    planned = _plan(network, n_data, max_rank=max_rank)
+    planned = plan_belief(network, n_data, max_rank=max_rank)
     return min(n_data, max_examples) * network.n_outputs * planned.rank**2
-
-
-# --- the pass --------------------------------------------------------------------------------------------------------
-
-
-def _make_basis(
-    network: Network,
-    x: Tensor,
-    planned: Plan,
-    prior_vars: list[Tensor],
-    generator: torch.Generator,
-    *,
-    n_rows: int,
-) -> Basis:
-    """The coordinates. Anchors go to the past and to the n_rows of today as there are data behind them."""
-    is_full, past = planned.form == "full", network.past
-    room = MAX_RANK if is_full else planned.rank
-    older, n_new = None, min(n_rows, room) if is_full else room
-    if past is not None:
-        n_old = len(past)
-        if n_old + n_rows > room:
-            n_old = min(n_old, round(room * past.n_rows / (past.n_rows + n_rows)))
-        older, older_points = past.some(n_old, generator)
-        n_new = min(n_new, room - n_old)
-    points: Points | None = _draw_points(network, x, n_new, generator, all_rows=planned.is_exact)
-    assert points is not None
-    gradients = [] if is_full else network.mixed_gradients(points)[1]
-    if older is not None:
-        points = None if older_points is None else points.join(older_points)
-    if is_full:
-        return FullBasis([var.double().sqrt() for var in prior_vars], points)
-    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points)
-
-
-def _draw_points(network: Network, x: Tensor, n_points: int, generator: torch.Generator, *, all_rows: bool) -> Points:
-    """Every output of every example, if asked for and there is room, else a random mixture of those of some."""
-    n_outputs = network.n_outputs
-    if all_rows and len(x) * n_outputs <= n_points:
-        rows = torch.arange(len(x)).repeat_interleave(n_outputs)
-        mixes = torch.eye(n_outputs, dtype=x.dtype).repeat(len(x), 1)
-    else:
-        rows = torch.randperm(len(x), generator=generator)
-        rows = rows.repeat(math.ceil(n_points / len(x)))[:n_points]
-        mixes = torch.randn(len(rows), n_outputs, generator=generator, dtype=torch.float64)
-    return Points(x[rows.to(x.device)].to(network.device), mixes.to(x).to(network.device))
-
-
-class _Examples:
-    """The examples of a pass, a few at a time; with their features kept between its steps, if there is room.
-
-    Args:
-        network, basis: where outputs and features come from.
-        x, y: the examples.
-        weight: for how many of the data each of them stands.
-        keeps: whether features are kept.
-    """
-
-    def __init__(self, network: Network, basis: Basis, x: Tensor, y: Tensor, weight: float, *, keeps: bool) -> None:
-        self.network, self.basis, self.weight = network, basis, weight
-        self.x, self.y = x, y
-        self.n_rows = round(weight * len(x)) * network.n_outputs
-        self.known: Tensor | None = None  # what the past says, in the coordinates of the basis
-        if network.past is not None:
-            self.n_rows += network.past.n_rows
-            features = basis.along(network.past.anchors)
-            self.known = features.T @ network.past.weights @ features
-        self.kept = list(self.slices(with_features=True)) if keeps else None
-
-    def slices(self, *, with_features: bool, with_outside: bool = False) -> Iterator[_Slice]:
-        network = self.network
-        size = network.rows_at_once(network.n_outputs)
-        for rows, targets in zip(self.x.split(size), self.y.split(size), strict=True):
-            rows = rows.to(network.device)
-            m_out, gradients, noise = network.gradients_and_noise(rows)
-            part = _Slice(rows, targets, m_out, noise)
-            if with_features:
-                part = replace(part, features=self.basis.features(gradients))
-            if with_outside:
-                part = replace(part, outside=self.basis.outside(gradients, part.features))
-            yield part
-
-    def ask(self, log_weights: Tensor) -> tuple[_Evidence, Iterator[tuple[_Slice, Tensor]]]:
-        """What all examples say under this belief about the constant, and with that the covariance of each one's
-        outputs (b, o, o), in slices.
-        """
-        evidence = self.evidence(*self.accumulate(log_weights))
-        return evidence, self._covariances(evidence.belief)
-
-    def evidence(self, precision: Tensor, rows_seen: list[Tensor] | None) -> _Evidence:
-        """What today's data say, and the past."""
-        if self.known is not None and self.network.past is not None:
-            precision = precision + self.known
-            if rows_seen is not None:
-                rows_seen = [new + old.to(new) for new, old in zip(rows_seen, self.network.past.rows_seen, strict=True)]
-        return _Evidence(self.basis, precision, rows_seen, self.n_rows)
-
-    def accumulate(self, log_weights: Tensor) -> tuple[Tensor, list[Tensor] | None]:
-        """What today's data say in the coordinates of the basis, and what of it the inputs of weights have seen."""
-        basis, network = self.basis, self.network
-        precision: Tensor | None = None
-        rows_seen: list[Tensor] | None = None
-        for part in self.slices(with_features=True) if self.kept is None else self.kept:
-            rho = network.head.to_latent(part.m_out, part.y, log_weights).rho
-            assert part.features is not None
-            product = weighted_gram(part.features, rho)
-            precision = product if precision is None else precision + product
-            if not basis.is_exact:
-                seen = _rows_seen(network, part.x, rho)
-                rows_seen = seen if rows_seen is None else [a + b for a, b in zip(rows_seen, seen, strict=True)]
-        assert precision is not None
-        return self.weight * precision, None if rows_seen is None else [self.weight * part for part in rows_seen]
-
-    def _covariances(self, belief: Belief) -> Iterator[tuple[_Slice, Tensor]]:
-        for part in self.slices(with_features=False) if self.kept is None else self.kept:
-            if isinstance(belief, Full) and part.features is not None:
-                found = belief.from_features(part.features)
-            else:
-                found = belief.covariance(self.network.gradients(part.x)[1])
-            yield part, found.to(part.m_out.mean)
-
-
-class _InOneEigensystem(_Examples):
-    """The same for an exact basis that is asked again and again: while the messages differ by a factor only, as with
-    another noise, all answers come from one eigensystem.
-    """
-
-    def __init__(self, network: Network, basis: Basis, x: Tensor, y: Tensor, weight: float) -> None:
-        super().__init__(network, basis, x, y, weight, keeps=False)
-        self.kept = list(self.slices(with_features=True, with_outside=True))
-        self._rho = y.new_zeros(0)  # with which the eigensystem was made
-
-    def ask(self, log_weights: Tensor) -> tuple[_Evidence, Iterator[tuple[_Slice, Tensor]]]:
-        assert self.kept is not None
-        to_latent = self.network.head.to_latent
-        rho = torch.cat([to_latent(part.m_out, part.y, log_weights).rho for part in self.kept])
-        factor = _common_factor(rho, self._rho)
-        if factor is None:
-            self._rho, factor = rho, 1.0
-            is_even = self.known is None and _common_factor(rho, torch.ones_like(rho)) is not None
-            if isinstance(self.basis, AnchoredBasis) and is_even:  # the examples are the anchors
-                self._precision = self.weight * float(rho.max()) * self.basis.own_precision
-            else:
-                self._precision, _ = self.accumulate(log_weights)
-            self._spectrum = Spectrum.of(self._precision, self.known)
-            self._turned = [self._spectrum.turn(part.features) for part in self.kept if part.features is not None]
-        precision = factor * self._precision
-        whole = torch.diag(precision) if precision.ndim == 1 else precision
-        return self.evidence(whole, None), self._scaled(factor)
-
-    def _scaled(self, factor: float) -> Iterator[tuple[_Slice, Tensor]]:
-        assert self.kept is not None
-        for part, turned in zip(self.kept, self._turned, strict=True):
-            yield part, self._spectrum.covariance(turned, part.outside, factor).to(part.m_out.mean)
-
-
-def _common_factor(values: Tensor, others: Tensor) -> float | None:
-    """The number that makes all of the others these values, but for rounding; None if there is none."""
-    if values.shape != others.shape:
-        return None
-    low, high = (float(end) for end in torch.aminmax(values / others))
-    return high if high - low <= 8 * torch.finfo(values.dtype).eps * abs(high) else None
-
-
-def _rows_seen(network: Network, x: Tensor, rho: Tensor) -> list[Tensor]:
-    """Per layer (i,): sum over examples and outputs of rho J_oi^2, averaged over o."""
-    found = []
-    for gradient in network.gradients(x)[1]:
-        if gradient.inputs.shape[1] == 1:
-            slopes = gradient.slopes[:, :, 0].square().mean(2)  # (k, b)
-            found.append(torch.einsum("kb,bk,bi->i", slopes, rho, gradient.inputs[:, 0].square()))
-        else:
-            matrix = gradient.flat().unflatten(2, (gradient.slopes.shape[3], -1))  # (k, b, o, i)
-            found.append(torch.einsum("kboi,bk->i", matrix.square(), rho) / matrix.shape[2])
-    return found
 
 
 # --- leave one out ---------------------------------------------------------------------------------------------------
@@ -366,7 +140,7 @@ def _rows_seen(network: Network, x: Tensor, rho: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Judged:
-    evidence: _Evidence
+    evidence: Evidence
     mean: Tensor  # with the example
     left_out: Moments  # without
     y: Tensor
@@ -375,7 +149,7 @@ class _Judged:
     n_clipped: int
 
 
-def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, settings: Settings) -> _Judged:
+def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, settings: Settings) -> _Judged:
     """Leave-one-out outputs of the first `judged_examples`.
 
     Leverages of all examples, and that of the past, must add up to the degrees of freedom of the belief. Where it is
@@ -392,7 +166,7 @@ def _judge(head: Head, examples: _Examples, log_weights: Tensor, n_data: int, se
         message = head.to_heard(each.outputs, examples.y).double() if head.is_learned else None
         return _Judged(evidence, each.mean, each.outputs, examples.y, message, len(each.mean), each.taken.n_clipped)
     evidence, answers = examples.ask(log_weights)
-    parts: list[tuple[_Slice, Tensor]] = []
+    parts: list[tuple[Slice, Tensor]] = []
     n_judged = 0
     for part, covariance in answers:
         parts.append((part, covariance))

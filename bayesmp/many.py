@@ -21,10 +21,10 @@ import torch
 from tqdm.auto import tqdm
 
 from bayesmp import checks
+from bayesmp.fitting import fit
 from bayesmp.history import History
 from bayesmp.learned import Learned
 from bayesmp.network import Network
-from bayesmp.trainer import fit
 
 QUEUED = 2  # tasks per worker that are packed ahead of time
 

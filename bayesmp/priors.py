@@ -99,6 +99,7 @@ def default_weight_prior(
 
 
 def default_bias_prior(shape: Sequence[int]) -> WeightPrior:
+    """The prior of biases that are given none; training starts at zero."""
     zeros = torch.zeros(tuple(shape), dtype=torch.float64)
     return WeightPrior(Gaussian.from_moments(zeros, torch.full_like(zeros, BIAS_VAR)), zeros, BIAS_SPREAD)
 

@@ -25,6 +25,7 @@ class Regime:
     input_noise: bool = True
 
     def to_json(self) -> dict[str, Any]:
+        """What files keep of it."""
         return asdict(self)
 
 

@@ -14,7 +14,8 @@ from bayesmp.diagnosis import Told
 from bayesmp.history import History
 from bayesmp.network import Network
 from bayesmp.network_files import learn_from_file
-from bayesmp.run import Run, TrainConfig
+from bayesmp.run import Run
+from bayesmp.train_config import TrainConfig
 
 NOT_IN_RESULT = ("site_store", "data_store", "debug")  # settings that a run may change between two checkpoints
 
@@ -29,7 +30,7 @@ def save(run: Run, path: persistence.PathLike) -> None:
         "run": {
             "config": asdict(run.config),
             "history": run.history.to_json(),
-            "counters": {name: getattr(run.schedule, name) for name in run.schedule.counters},
+            "counters": run.schedule.counters(),
             "refreshed_at": run._refreshed_at,
             "stopped": run.history.stopped,
             "device": network.device.type,
@@ -59,9 +60,7 @@ def take(run: Run, file: persistence.SavedFile) -> None:
     for name, target in run._state().items():
         file.fill(target, name)
     run.sites.recount()
-    for name in run.schedule.counters:
-        setattr(run.schedule, name, saved["counters"].get(name, getattr(run.schedule, name)))
-    run.schedule.resume()
+    run.schedule.resume(saved["counters"])
     run.history = History.from_json(saved["history"], saved["stopped"], saved.get("changes", []))
     run._refreshed_at = saved["refreshed_at"]
     run._changed_at = saved.get("changed_at", 0)

@@ -13,6 +13,7 @@ LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten g
 
 
 def shapes_along(layers: list[Layer], shape: Shape) -> list[Shape]:
+    """Shapes of one example before each layer and behind the last, or a ValueError that names the layer."""
     shapes = [shape]
     for index, layer in enumerate(layers):
         try:

@@ -106,6 +106,7 @@ class Sites:
 
     @property
     def rho(self) -> Tensor:
+        """Precisions of all sites, (n, w)."""
         return self._complete()[1]
 
     def _complete(self) -> Tensor:
@@ -177,6 +178,7 @@ class Sites:
             self._staging.fetch(row)
 
     def index(self, row: int) -> SiteIndex:
+        """The index of the site in this row."""
         return SiteIndex(row, torch.tensor([row], device=self.device))
 
     def site(self, row: int) -> Gaussian:
@@ -321,6 +323,7 @@ def plan_storage(
 
 
 def format_bytes(n_bytes: float) -> str:
+    """A size for people to read, with three digits and a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.3g} {unit}"

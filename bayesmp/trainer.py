@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,11 +20,12 @@ from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
 from bayesmp.influence import Influence
 from bayesmp.network import Network
-from bayesmp.network_files import INTERRUPTED, check_same_network, from_file
-from bayesmp.run import INVARIANT_TOLERANCE, Run, TrainConfig
+from bayesmp.network_files import INTERRUPTED, from_file
+from bayesmp.run import INVARIANT_TOLERANCE, Run
 from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex
 from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due
+from bayesmp.train_config import TrainConfig
 
 AT_REST, NOT_AT_REST = "at rest", "not at rest"
 MAX_EPOCHS = 1000  # of a run that stops by itself
@@ -160,18 +159,12 @@ class Trainer(Run):
         left = epochs - self.n_epochs
         return self._train_for(left, progress, is_auto=False, n_asked=epochs, stacklevel=stacklevel + 1)
 
-    def _products_per_batch(self) -> int:
-        network = self.network
-        positions = {slot.layer: math.prod(network.shapes[slot.layer + 1][1:]) for slot in network.slots}
-        per_example = sum((slot.stop - slot.start) * positions[slot.layer] for slot in network.slots)
-        return per_example * len(self.members[0])
-
     @torch.inference_mode()
     def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int) -> str:
         """Train, and say why it ended; so does the bar, which tells at every refresh whether training is at rest."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
-        n_products = self._products_per_batch()
+        n_products = self.network.products_per_example * len(self.members[0])
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             last = self.n_epochs + n_epochs
             rest = ""
@@ -376,79 +369,3 @@ class Trainer(Run):
         record = tally.record(epoch, len(self.x), 0.0)  # reads the device, so the clock below has waited for it
         seconds = time.perf_counter() - started
         self.history.records.append(replace(record, seconds=seconds))
-
-
-def fit(
-    network: Network,
-    x: Any,
-    y: Any = None,
-    *,
-    epochs: int | str = "auto",
-    max_epochs: int = MAX_EPOCHS,
-    progress: bool | None = None,
-    checkpoint: persistence.PathLike | None = None,
-    every: int = EVERY,
-    keep: int = KEEP,
-    **options: Any,
-) -> History:
-    """Train a network on data: `Trainer(network, x, y, **options).run(epochs)`, for when the run need not go on later.
-
-    With a folder as `checkpoint` the same call can be made again if it is killed, and goes on where the newest
-    checkpoint is, to the same end, bit for bit on the CPU; if the run had ended, it returns at once. A folder with
-    another network, other data or other settings is refused.
-
-    Args:
-        network: trained in place, from its prior.
-        x, y: training data, tensors or arrays; or a torch Dataset (or DataLoader) of pairs as x alone.
-        epochs: visits to each batch; "auto" trains until it is at rest (Trainer.run). Those of checkpoints count.
-        max_epochs: bound for "auto".
-        progress: show a progress bar; None shows it in a terminal only.
-        checkpoint, every, keep: a folder for checkpoints, epochs between two, how many stay (Trainer).
-        options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, data_store,
-            debug.
-    """
-    if isinstance(epochs, str) and epochs != "auto":
-        raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
-    if epochs != "auto":
-        checks.check_positive_int(epochs, "epochs")
-    checks.check_positive_int(max_epochs, "max_epochs")
-    if checkpoint is None:
-        return Trainer(network, x, y, **options)._train(epochs, max_epochs, progress, stacklevel=3)
-    trainer = _go_on(network, x, y, Checkpoints(checkpoint, every=every, keep=keep), epochs, options)
-    return trainer._train_until(epochs, max_epochs, progress, stacklevel=3)
-
-
-def _go_on(
-    network: Network, x: Any, y: Any, checkpoints: Checkpoints, epochs: int | str, options: dict[str, Any]
-) -> Trainer:
-    """A run of this network at the newest checkpoint that is whole, or at the start; if the folder belongs to another
-    run, an error, and the network is as it was."""
-    before, run = network.learned(), network.run
-
-    def read(path: Path) -> Trainer:
-        network.reset()  # on purpose: no warning
-        trainer = Trainer(network, x, y, **options)
-        with persistence.opened(path, kinds=("run",)) as file:
-            remedy = "; choose another folder for a new run"
-            check_same_network(network, file, remedy)
-            run_files.check_same_config(trainer.config, file, remedy)
-            trainer._take(file)
-            if not isinstance(epochs, str) and trainer.n_epochs > epochs:
-                raise ValueError(
-                    f"{file.path!r} holds a run of {trainer.n_epochs} epochs, more than the {epochs} asked for{remedy}"
-                )
-        return trainer
-
-    try:
-        x, y = examples.as_arrays(x, y)
-        trainer = checkpoints.read_newest(read, stacklevel=3)
-        if trainer is None:
-            network.description()  # says now if it cannot be saved
-            checkpoints.make_folder()
-            trainer = Trainer(network, x, y, **options)
-    except BaseException:
-        network.learn(before)
-        network.run = run
-        raise
-    trainer.checkpoints = checkpoints
-    return trainer

@@ -92,7 +92,7 @@ def test_a_limit_on_the_noise_is_part_of_the_run(tmp_path):
 
 NOT_SAVED = {
     "share": "set before each visit",
-    "constant_limit": "set before each visit",
+    "limit": "set before each visit",
     "_grids": "copies at hand",
     "_averaged": "copies at hand",
     "_identified": "found when it is first needed",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp import joint
+from bayesmp import evidence
 from bayesmp.balance import find_balance, solve
 from bayesmp.belief import Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out
@@ -42,8 +42,8 @@ def rough_belief(trainer, rank):
     """The belief over so few anchors, although there is room for all rows."""
     network, x, y = trainer.network, trainer.x, trainer.y
     plan, generator = Plan("anchored", rank, False, 0), torch.Generator().manual_seed(0)
-    basis = joint._make_basis(network, x, plan, network.layout.prior_vars, generator, n_rows=3 * len(x))
-    return joint._Examples(network, basis, x, y, 1.0, keeps=True).ask(network.head_log_weights)[0].belief
+    basis = evidence.make_basis(network, x, plan, network.layout.prior_vars, generator, n_rows=3 * len(x))
+    return evidence.Examples(network, basis, x, y, 1.0, keeps=True).ask(network.head_log_weights)[0].belief
 
 
 def slopes_of(network, x):

@@ -183,6 +183,7 @@ def chunks(gradients: Gradients, n_numbers: int) -> Iterator[Gradients]:
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape."""
     return functools.reduce(torch.add, parts)
 
 

@@ -27,6 +27,7 @@ def load_model(path: Path) -> TableModel:
 
 
 def tell_training(model: TableModel) -> None:
+    """Say how training ended, and what to do if it was too early."""
     history = model.estimator.history_
     typer.echo(f"{history.stopped}, {sum(history.column('seconds')):.1f} s")
     if not model.is_at_rest:
@@ -52,6 +53,7 @@ def tell_scores(
 
 
 def number(name: str, value: float | None) -> str:
+    """The value of the score of this name, as tables show it."""
     if value is None:
         return "–"
     if "interval" in name:

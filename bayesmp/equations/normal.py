@@ -19,10 +19,12 @@ _ROOT = math.sqrt(2.0 * math.pi)
 
 
 def normal_pdf(x: Tensor) -> Tensor:
+    r"""The density \phi(x) of a standard normal."""
     return torch.exp(-0.5 * x * x) * (1.0 / _ROOT)
 
 
 def normal_cdf(x: Tensor) -> Tensor:
+    r"""Its distribution function \Phi(x)."""
     return 0.5 * torch.special.erfc(x * -math.sqrt(0.5))  # torch.special.ndtr is (1 + erf) / 2: noise below score -5
 
 

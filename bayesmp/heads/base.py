@@ -156,6 +156,7 @@ def without_own_message(m_out: Moments, m_back: Gaussian) -> Moments:
 
 
 def certain_grid(value: float) -> Tensor:
+    """The grid of a constant that is known."""
     return torch.tensor([value], dtype=torch.float64)
 
 

@@ -51,30 +51,35 @@ def backend_in_use() -> str:
 
 
 def leaky_relu_to_output(m_in: Moments, leak: float) -> activation.SlopedMoments:
+    """equations.activation.leaky_relu_to_output on the fastest backend."""
     if found := _launch("leaky_relu_to_output", m_in.mean, m_in.var, leak=leak):
         return activation.SlopedMoments(*found)
     return activation.leaky_relu_to_output(m_in, leak)
 
 
 def leaky_relu_linearised(m_in: Moments, leak: float) -> activation.SlopedMoments:
+    """equations.activation.leaky_relu_linearised on the fastest backend."""
     if found := _launch("leaky_relu_linearised", m_in.mean, m_in.var, leak=leak):
         return activation.SlopedMoments(*found)
     return activation.leaky_relu_linearised(m_in, leak)
 
 
 def leaky_relu_to_input(m_in: Moments, m_back: Gaussian, leak: float) -> Gaussian:
+    """equations.activation.leaky_relu_to_input on the fastest backend."""
     if found := _launch("leaky_relu_to_input", m_in.mean, m_in.var, m_back.tau, m_back.rho, leak=leak):
         return Gaussian(*found)
     return activation.leaky_relu_to_input(m_in, m_back, leak)
 
 
 def residual(m_z: linear.SumMoments, m_back: Gaussian) -> linear.Residual:
+    """equations.linear.residual on the fastest backend."""
     if found := _launch("residual", m_z.mean, m_z.var, m_z.input_var, m_back.tau, m_back.rho):
         return linear.Residual(*found)
     return linear.residual(m_z, m_back)
 
 
 def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
+    """equations.linear.weight_curvature on the fastest backend."""
     if found := _launch("weight_curvature", input_var, rho):
         return found[0]
     return linear.weight_curvature(input_var, rho)
@@ -113,11 +118,13 @@ def exact_back(
 
 
 def count_rejected(message: Gaussian) -> Tensor:
+    """equations.tilted.count_rejected on the fastest backend."""
     found = _on_cpu(lambda: sums.count_rejected(message), message.rho)
     return tilted.count_rejected(message) if found is None else found
 
 
 def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
+    """equations.reach.squared_reach on the fastest backend."""
     found = _on_cpu(lambda: sums.squared_reach(m_out, change), change, m_out.mean, m_out.var)
     return reach.squared_reach(m_out, change) if found is None else found
 
@@ -167,6 +174,7 @@ def chain_room(visit: chain.Visit, tensors: Sequence[Tensor]) -> int | None:
 
 
 def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float) -> Gaussian:
+    """equations.likelihood.argmax_to_latent on the fastest backend."""
     constants = {"noise": noise, "target": target, "target_var": target_var}
     found = _on_cpu(lambda: rows.argmax_to_latent(m_in, y, **constants), m_in.mean, m_in.var)
     return likelihood.argmax_to_latent(m_in, y, **constants) if found is None else found

@@ -60,6 +60,7 @@ def find_compiler() -> str | None:
 
 
 def cache_folder() -> Path:
+    """Where compiled kernels are kept."""
     root = os.environ.get("XDG_CACHE_HOME", "").strip()
     try:
         return (Path(root) if root else Path.home() / ".cache") / "bayesmp" / "kernels"

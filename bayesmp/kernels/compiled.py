@@ -161,6 +161,7 @@ def _empty(like: Tensor) -> Tensor:
 
 
 def layout_of(tensor: Tensor) -> torch.memory_format:
+    """The order in which the entries of a dense tensor lie in memory."""
     return torch.channels_last if channels_come_last(tensor) else torch.contiguous_format
 
 
@@ -170,6 +171,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def channels_come_last(tensor: Tensor) -> bool:
+    """Whether these are images whose channels lie next to each other in memory."""
     return tensor.ndim == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -208,6 +210,7 @@ def is_one_number(tensor: Tensor) -> bool:
 
 
 def pointers(tensors: Sequence[Tensor]) -> Any:
+    """Where the tensors begin in memory, as an array for C."""
     return (ctypes.c_void_p * len(tensors))(*[part.data_ptr() for part in tensors])
 
 

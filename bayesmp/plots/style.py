@@ -32,6 +32,7 @@ def require_matplotlib() -> None:
 
 
 def make_axes(ax: Axes | None, *, size: tuple[float, float]) -> Axes:
+    """The axes given, or those of a new figure of this size in inches."""
     if ax is not None:
         return ax
     require_matplotlib()
@@ -67,6 +68,7 @@ def finish(ax: Axes, *, legend_order: Sequence[str] = ()) -> Axes:
 
 
 def column(values: Any) -> NDArray[np.float64]:
+    """One number per point in float64, from (n,) or (n, 1)."""
     array = metrics.as_array(values).astype(np.float64)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]

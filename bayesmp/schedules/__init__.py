@@ -20,6 +20,7 @@ def make_schedule(name: str, network: Network, sites: Sites, *, seed: int, joint
 
 
 def check_schedule(name: str) -> None:
+    """Raise a ValueError unless there is a schedule of this name."""
     if name not in SCHEDULES:
         raise ValueError(f"schedule must be one of {sorted(SCHEDULES)}, got {name!r}")
 

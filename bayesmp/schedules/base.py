@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +49,6 @@ class Schedule(ABC):
     """Visits batches of one training run; owns the network's marginal and the sites while it runs."""
 
     judges_constant = False  # whether visits judge the head's constant themselves
-    counters: tuple[str, ...] = ()  # names of attributes that a saved run keeps beside the tensors of `state`
 
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
         network.check_past()
@@ -70,8 +69,12 @@ class Schedule(ABC):
         """Tensors beside the sites that a resumed run needs; made by `start`, so that they can be filled in place."""
         return {}
 
-    def resume(self) -> None:  # noqa: B027 - only schedules that keep more than their state have something to do
-        """Go on from a state that has been filled in from a file."""
+    def counters(self) -> dict[str, float]:
+        """Numbers that a saved run keeps beside the tensors of `state`, by name."""
+        return {}
+
+    def resume(self, counters: Mapping[str, float]) -> None:  # noqa: B027 - only schedules with counters have to
+        """Go on from a state that has been filled in from a file, and its counters; an older file may lack some."""
 
     def head_start(self, y: Tensor) -> Tensor:
         """Each batch's share of the head's initial message; none is needed where the past knows the constant."""

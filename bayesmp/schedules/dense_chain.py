@@ -23,7 +23,7 @@ from bayesmp.layers.reshape import Flatten
 from bayesmp.network import Network
 from bayesmp.regime import LINEAR, Regime
 from bayesmp.schedules.base import Batch, VisitInfo
-from bayesmp.schedules.metric import LayerMetric
+from bayesmp.schedules.network_metric import NetworkMetric
 from bayesmp.schedules.own_pulls import OwnPulls
 from bayesmp.schedules.ridges import Ridges
 from bayesmp.settings import Settings
@@ -39,14 +39,12 @@ class Visitor(Protocol):
     sites: Sites
     settings: Settings
     regime: Regime
-    metrics: dict[int, LayerMetric]
+    metrics: NetworkMetric
     own_pulls: OwnPulls
     ridges: Ridges
-    prior_rest: dict[int, float]
     signs: Tensor
     share: Tensor
     listens: bool
-    n_data: int
 
     @property
     def scale(self) -> float: ...
@@ -110,7 +108,7 @@ class DenseChain:
             listens=schedule.listens,
             n_sites=len(sites),
             moment_rows=settings.moment_rows,
-            n_data=schedule.n_data,
+            n_data=schedule.metrics.n_data,
             metric_share=float(schedule.share),
             factor=settings.precision_factor,
             stretch=schedule.stretch,
@@ -160,7 +158,7 @@ class DenseChain:
             found.append(
                 chain.Dense(
                     *(layer.n_in, layer.n_out, start, layer.has_bias, layer.is_exact, metric.knows_inputs),
-                    *(leak, shares[k], float(schedule.ridges.get(k, -1.0)), schedule.prior_rest[k]),
+                    *(leak, shares[k], float(schedule.ridges.get(k, -1.0)), schedule.metrics.prior_rest[k]),
                     None if pulls is None else _row_of(pulls, index),
                     *(address(part) for part in (metric.inputs, metric.slopes, metric.rest)),
                     *(address(part) for part in (metric.input_vectors, metric.slope_vectors, metric.inverse)),

@@ -15,7 +15,7 @@ eigenvectors are renewed: its slopes are added to n G, and A becomes an average 
 
 H decides how fast means move along each direction, never where they come to rest, so it may lag and be rough: it is a
 running average, and its eigenvectors are renewed every few visits. What is *believed* about the weights is another
-object (belief.py), made of pure curvature at the current means.
+object (belief/), made of pure curvature at the current means.
 
 Share of sums. Sums of many weights, z = w a, are better known than the weights: data that fix z leave weights free to
 trade against each other, and a variance of z from independent weights counts that freedom as ignorance. What a layer
@@ -23,8 +23,8 @@ contributes to the variance of the network's outputs, on average over the data, 
 posterior N(m, H^{-1}) and sum_oi var_oi G_oo A_ii for independent weights. Their ratio, `sum_share`, is the factor by
 which the variances of a layer's weights are too large wherever they act through sums.
 
-H is that of the metric, whose G holds the messages' own diagonal beside the pulled-back slopes (parallel.py). So it
-counts curvature up to twice, and the share is smaller than that of the exact joint posterior, by a factor of 2 where
+H is that of the metric, whose G holds the messages' own diagonal beside the pulled-back slopes (network_metric.py). So
+it counts curvature up to twice, and the share is smaller than that of the exact joint posterior, by a factor of 2 where
 data dominate: weights a little too sure. Normalised to the sites' precisions it would be exact for one weight, but fits
 less well in all that was measured (docs/lab-notes.md).
 """
@@ -85,6 +85,7 @@ class LayerMetric:
 
     @property
     def knows_inputs(self) -> bool:
+        """Whether A is that of all data, and fixed."""
         return bool(self._known_values)
 
     def update(self, inputs: Tensor | None, slopes: Tensor, rest: Tensor, share: Tensor) -> None:

@@ -25,6 +25,7 @@ from bayesmp.sites import Sites
 
 
 def iterations_per_visit(epoch: int) -> int:
+    """How many rounds over its examples a visit makes."""
     return math.ceil(epoch / 2)
 
 

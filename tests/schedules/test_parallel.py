@@ -1,63 +1,17 @@
-"""The parallel schedule: posterior = prior x sites at all times, one fixed point, no double counting, no divergence."""
+"""The parallel schedule: posterior = prior x sites at all times, the same bits from the same seeds, no divergence."""
 
-import functools
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp import schedules
 from bayesmp.data import sine
 from bayesmp.equations.linear import EXACT_FAN_IN
-from bayesmp.gaussian import Gaussian
-from bayesmp.schedules import Batch
-from bayesmp.schedules.parallel import ParallelSchedule
-from bayesmp.settings import SETTINGS
-from bayesmp.sites import SiteIndex
-from tests.helpers import blobs, linear_data, mlp
+from tests.helpers import mlp
+from tests.schedules.small_runs import HEADS, assert_same_posterior, problem, product_by_hand, visit
 
-HEADS = {
-    "regression": lambda: bmp.Regression(0.09),
-    "learned noise": lambda: bmp.Regression("learn"),
-    "softmax": lambda: bmp.Softmax(gain=1.0),
-    "sharp softmax": bmp.Softmax,
-    "argmax": bmp.Argmax,
-}
 ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-4}
-
-
-def problem(name="regression", *, dtype=torch.float32, n=37, n_in=3, batch_size=8, seed=0, **options):
-    """A Trainer of a small nonlinear network, 37 examples in batches of 8, 8, 7, 7 and 7."""
-    is_regression = name in ("regression", "learned noise")
-    x, y = linear_data(n, n_in=n_in) if is_regression else blobs(n, n_in=n_in)
-    network = mlp([n_in, 6, 6, 1 if is_regression else 3], HEADS[name](), seed=seed, dtype=dtype)
-    return bmp.Trainer(network, x, y, batch_size=batch_size, **options)
-
-
-def product_by_hand(trainer):
-    """prior times the site of every batch, in float64, multiplied one by one."""
-    total = trainer.network.prior.map(torch.Tensor.double)
-    for row in range(len(trainer.sites)):
-        total = total * trainer.sites.site(row).map(torch.Tensor.double)
-    return total
-
-
-def visit(trainer, row):
-    rows = trainer.members[row]
-    batch = Batch(SiteIndex(row, torch.tensor([row])), trainer.x[rows], trainer.y[rows])
-    with torch.inference_mode():
-        return trainer.schedule.visit(batch, 1)
-
-
-def assert_same_posterior(found: Gaussian, truth: Gaussian, tolerance: float):
-    """Precisions to a relative tolerance, means to a share of the posterior std (or of themselves)."""
-    truth, found = truth.map(torch.Tensor.double), found.map(torch.Tensor.double)
-    assert ((found.rho - truth.rho).abs() / truth.rho).max() < tolerance
-    scale = truth.rho.rsqrt() + truth.mean.abs()
-    assert ((found.mean - truth.mean).abs() / scale).max() < tolerance
-
 
 # --- posterior = prior x sites ---------------------------------------------------------------------------------------
 
@@ -144,108 +98,6 @@ def test_the_tight_start_is_a_message_of_the_data_not_a_prior():
     assert (untouched.rho >= network.prior.rho).all()
 
 
-# --- one fixed point -------------------------------------------------------------------------------------------------
-
-
-def linear_fixed_point(*, epochs=150, batch_size=9, seed=0):
-    x, y = linear_data(40, n_in=4, n_out=2)
-    network = bmp.Network([bmp.Linear(4, 2)], bmp.Regression(0.09), seed=1).to(torch.float64)
-    bmp.fit(network, x, y, epochs=epochs, batch_size=batch_size, seed=seed)
-    return network.marginal
-
-
-@pytest.mark.parametrize(
-    "setting, value",
-    [("tightness", 1.0), ("tightness", 0.01), ("memory", (1, 1)), ("memory", (40, 40)), ("precision_factor", 1.2)],
-)
-def test_the_fixed_point_does_not_depend_on_step_control(setting, value, monkeypatch):
-    truth = linear_fixed_point()
-    other = functools.partial(ParallelSchedule, settings=replace(SETTINGS, **{setting: value}))
-    monkeypatch.setattr(schedules, "ParallelSchedule", other)
-    assert_same_posterior(linear_fixed_point(), truth, 1e-8)
-
-
-@pytest.mark.parametrize("options", [{"seed": 1}, {"batch_size": 40}, {"batch_size": 4}])
-def test_the_fixed_point_of_a_linear_model_does_not_depend_on_batches_or_their_order(options):
-    assert_same_posterior(linear_fixed_point(**options), linear_fixed_point(), 1e-8)
-
-
-def test_half_the_step_arrives_at_the_same_place(monkeypatch):
-    truth = linear_fixed_point()
-    measured = ParallelSchedule._measure_step
-    monkeypatch.setattr(ParallelSchedule, "_measure_step", lambda *args: 0.5 * measured(*args))
-    assert_same_posterior(linear_fixed_point(epochs=300), truth, 1e-8)
-
-
-# --- no double counting ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name, rest",
-    [("linear", 2e-4), ("wide linear", 2e-4), ("regression", 2e-4), ("softmax", 2e-4), ("sharp softmax", 2e-5)],
-)
-def test_more_epochs_do_not_sharpen_a_converged_posterior(name, rest):
-    """A hundred epochs after everything has come to rest: no precision of any weight has changed by 1 %.
-
-    At rest no mean moves by more than `rest` posterior stds per visit; sharp links come to rest more slowly. For
-    independent weights; with shares of sums things rest less quietly (see below).
-    """
-    if name.endswith("linear"):
-        n_in = 4 if name == "linear" else 2 * EXACT_FAN_IN
-        x, y = linear_data(40, n_in=n_in)
-        trainer = bmp.Trainer(bmp.Network([bmp.Linear(n_in, 1)], bmp.Regression(0.09)), x, y, batch_size=9)
-    else:
-        trainer = problem(name, n=60, batch_size=20, seed=1, joint=False)
-    while trainer.n_epochs == 0 or trainer.history[-1].max_change > rest:
-        assert trainer.n_epochs < 1500, "does not converge"
-        trainer.run(50)
-    before = trainer.network.marginal.rho.clone()
-    assert (before > 1.5 * trainer.network.prior.rho).float().mean() > 0.4, "the data must have said something"
-    trainer.run(100)
-    assert (trainer.network.marginal.rho / before - 1.0).abs().max() < 0.01
-
-
-@pytest.mark.parametrize(
-    "name, epochs, half, average", [("regression", 500, 0.05, 0.03), ("softmax", 200, 0.005, 0.005)]
-)
-def test_more_epochs_do_not_sharpen_a_posterior_with_shares_of_sums(name, epochs, half, average):
-    """After as many epochs as independent weights need to rest, a hundred more change half of the precisions by less
-    than `half`, and sharpen by less than `average`.
-
-    The limits are 1.3 to 4 times the largest change over six draws of the starting means. A classifier with a gain of 1
-    rests; a regression with shares of sums goes on circling: single precisions, by up to 90 %, and means move to and
-    fro. So does a classifier with a larger gain.
-    """
-    trainer = problem(name, n=60, batch_size=20, seed=1)
-    trainer.run(epochs)
-    before = trainer.network.marginal.rho.clone()
-    assert (before > 1.5 * trainer.network.prior.rho).float().mean() > 0.4, "the data must have said something"
-    trainer.run(100)
-    ratio = trainer.network.marginal.rho / before
-    assert (ratio - 1.0).abs().median() < half
-    assert ratio.log().mean().abs() < average
-
-
-def test_visiting_a_batch_again_replaces_its_site():
-    """Twenty visits to one batch as one site: at the fixed point nothing sharpens; as two sites, twice the
-    precision.
-    """
-    x, y = linear_data(10, n_in=1)
-    network = bmp.Network([bmp.Linear(1, 1, bias=False)], bmp.Regression(0.09)).to(torch.float64)
-    trainer = bmp.Trainer(network, x, y, batch_size=5)
-    trainer.run(60)
-    before = network.marginal.map(torch.clone)
-    for _ in range(20):
-        visit(trainer, 0)
-    assert_same_posterior(network.marginal, before, 1e-9)
-
-    network.reset()
-    trainer = bmp.Trainer(network, x.repeat(2, 1), y.repeat(2, 1), batch_size=5)
-    trainer.run(60)
-    data_before, data_after = before.rho - network.prior.rho, network.marginal.rho - network.prior.rho
-    torch.testing.assert_close(data_after, 2 * data_before)
-
-
 # --- the head's constant ---------------------------------------------------------------------------------------------
 
 
@@ -279,87 +131,6 @@ def test_the_constant_that_predictions_use_does_not_touch_training():
     )[1]
     trainer.run(1)
     torch.testing.assert_close(heard[0], in_training.to(heard[0]))
-
-
-# --- shares of sums --------------------------------------------------------------------------------------------------
-
-NETWORKS = {
-    "one layer": [bmp.Linear(4, 3)],
-    "two layers": [bmp.Linear(4, 6), bmp.LeakyReLU(), bmp.Linear(6, 3)],
-    "images": [bmp.Flatten(), bmp.Linear(4, 6), bmp.ReLU(), bmp.Linear(6, 6), bmp.LeakyReLU(), bmp.Linear(6, 3)],
-    "convolution": [bmp.Conv2d(1, 2, 2, padding=1), bmp.LeakyReLU(), bmp.Flatten(), bmp.Linear(18, 3)],
-}
-
-
-@pytest.mark.parametrize(
-    "name, options, is_joint",
-    [
-        ("one layer", {}, False),
-        ("one layer", {"joint": True}, True),
-        ("two layers", {}, True),
-        ("two layers", {"joint": False}, False),
-        ("two layers", {"schedule": "sequential"}, False),
-        ("images", {}, True),
-        ("convolution", {}, False),
-        ("convolution", {"joint": True}, True),
-    ],
-    ids=str,
-)
-def test_dense_networks_of_several_layers_count_correlations(name, options, is_joint):
-    """Every layer with weights, or none; 1 is the model of independent weights."""
-    x, y = blobs(40, n_in=4)
-    x = x.view(-1, 1, 2, 2) if name in ("images", "convolution") else x
-    network = bmp.Network(NETWORKS[name], bmp.Softmax(), input_shape=x.shape[1:])
-    bmp.fit(network, x, y, epochs=3 if options.get("schedule") == "sequential" else 20, batch_size=10, **options)
-    for share, tensors in zip(network.sum_share.tolist(), network.unpack(network.prior.rho), strict=True):
-        assert 0.0 < share < 0.9 if is_joint and tensors else share == 1.0
-
-
-# --- own pulls -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "layers, wide",
-    [
-        ([(16, 16, None), (16, 3, None)], []),
-        ([(33, 16, None), (16, 3, None)], [0]),
-        ([(2, 40, None), (40, 40, None), (40, 3, None)], [2, 4]),
-        ([(50, 40, None), (40, 40, True), (40, 3, None)], [0, 4]),
-        ([(2, 8, False), (8, 3, None)], [0]),
-    ],
-    ids=str,
-)
-def test_every_linear_layer_in_matrix_form_remembers_what_examples_sent(layers, wide):
-    parts = [part for n_in, n_out, exact in layers for part in (bmp.Linear(n_in, n_out, exact=exact), bmp.LeakyReLU())]
-    x, y = blobs(13, n_in=layers[0][0])
-    trainer = bmp.Trainer(bmp.Network(parts[:-1], bmp.Softmax()), x, y, batch_size=5)
-    trainer.run(1)
-    pulls = trainer.schedule.own_pulls
-    assert list(pulls) == wide
-    for k, pull in pulls.items():
-        assert pull.shape == (3, 5, parts[k].n_out)
-        assert (pull[0] != 0).all() and (pull[1:, :4] != 0).all() and (pull[1:, 4:] == 0).all(), "13 = 5 + 4 + 4"
-
-
-@pytest.mark.parametrize("batch_size", [2, 6])
-def test_without_its_own_pull_an_example_finds_what_the_others_know(batch_size):
-    """Examples that share no weights: to each its own sum is as the prior has it, whatever it has taught the weights.
-
-    Up to 1 / 40, the share of one weight in a sum of 40, which the matrix form leaves in.
-    """
-    n, n_each = 6, 40
-    x = torch.zeros(n, n, n_each, dtype=torch.float64)
-    x[range(n), range(n)] = torch.rand(n, n_each, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
-    x, y = x.view(n, -1), torch.linspace(2.0, 5.0, n, dtype=torch.float64)[:, None]
-    layer = bmp.Linear(n * n_each, 1, bias=False, weight_prior=(0.01, 0.02))
-    trainer = bmp.Trainer(bmp.Network([layer], bmp.Regression(0.1)).to(torch.float64), x, y, batch_size=batch_size)
-    trainer.run(100)
-    unseen, learned = 0.01 * x.sum(1), trainer.network.predict(x).mean.flatten()
-    assert ((learned - unseen) > 0.8 * (y[:, 0] - unseen)).all(), "the weights have learned it"
-    for row, rows in enumerate(trainer.members):
-        batch = Batch(SiteIndex(row, torch.tensor([row])), trainer.x[rows], trainer.y[rows])
-        found = trainer.schedule._sweep(batch).trace.outputs.mean[:, 0]
-        assert ((found - unseen[rows]).abs() < 0.04 * (learned - unseen)[rows]).all()
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Steps longer than the metric says: how far they may go, that they converge, and that they change no fixed point."""
+"""Steps: the best ones of what was measured; how far longer ones than the metric says may go, and that they change no
+fixed point.
+"""
 
 import dataclasses
 
@@ -8,10 +10,42 @@ import torch
 from sklearn.datasets import load_digits
 
 import bayesmp as bmp
+from bayesmp.schedules.step import step_of_all, step_of_batch, stretch_of
 from bayesmp.settings import SETTINGS
 from tests.helpers import linear_data, linear_posterior, mlp
 
 torch.set_num_threads(1)
+
+
+def best_step(slope, curvature, longest):
+    """By trying many: the one that most raises slope * step - curvature * step^2 / 2."""
+    steps = torch.linspace(0.0, longest, 200_001, dtype=torch.float64)
+    return float(steps[(slope * steps - 0.5 * curvature * steps.square()).argmax()])
+
+
+@pytest.mark.parametrize("n_batches", [1, 5, 40, 1000])
+@pytest.mark.parametrize("curvature", [0.0, 0.4, 3.0, 500.0])
+@pytest.mark.parametrize("reach", [0.0, 0.2, 40.0])
+def test_a_step_is_the_best_one_that_outputs_can_bear(n_batches, curvature, reach):
+    """On the batch as measured and the others as the metric has them; for one batch, and for all data."""
+    model, stretch = 2.5, stretch_of(n_batches, SETTINGS)
+    numbers = [torch.tensor(value, dtype=torch.float64) for value in (curvature, reach, model)]
+    bearable = SETTINGS.max_reach / reach if reach else 1e9
+    others = model * (1.0 - 1.0 / n_batches) / stretch
+    expected = best_step(model, curvature + others, min(stretch, bearable))
+    found = step_of_batch(*numbers, n_batches=n_batches, settings=SETTINGS)
+    assert float(found) == pytest.approx(expected, rel=1e-3, abs=2e-5)
+    expected = best_step(model, curvature, min(2.0, bearable))
+    assert float(step_of_all(*numbers, settings=SETTINGS)) == pytest.approx(expected, rel=1e-3, abs=2e-5)
+
+
+def test_nothing_to_say_is_no_division_by_zero():
+    nothing = torch.zeros((), dtype=torch.float32)
+    for found in (
+        step_of_batch(*[nothing] * 3, n_batches=4, settings=SETTINGS),
+        step_of_all(*[nothing] * 3, settings=SETTINGS),
+    ):
+        assert found.isfinite() and found > 0.0
 
 
 def growth(n, stretch):
