@@ -249,7 +249,11 @@ def _fits(share: Tensor, kernel: Pair, stride: Pair) -> bool:
 
 
 class FastConvMap(ConvMap):
-    """The products of a convolution; those that are summed over all positions by compiled loops."""
+    """The products of a convolution; those of the way back by compiled loops."""
+
+    def op_input(self, z: Tensor, w: Tensor) -> Tensor:
+        found = _on_cpu(lambda: convs.op_input(self, z, w), z, w) if convs.in_step(self, w.shape[1]) else None
+        return super().op_input(z, w) if found is None else found
 
     def op_weight(self, x: Tensor, z: Tensor) -> Tensor:
         found = _on_cpu(lambda: convs.op_weight(self, x, z), x, z) if convs.fits(self, x.shape[1]) else None

@@ -98,6 +98,8 @@ def _signature(name: str) -> list[Any]:
         return [pointer]
     if name == "conv_to_weight":  # window, from, to, slopes, images, sums
         return [pointer, number, number, *[pointer] * 3]
+    if name == "conv_to_input":  # window, from, to, slopes, weights, room, answer
+        return [pointer, number, number, *[pointer] * 4]
     if name == "patch_products":  # window, from, to, how many images, images, room, sums
         return [pointer, *[number] * 3, *[pointer] * 3]
     if name == "argmax_to_latent":  # rows, classes, labels, inputs, outputs, constants

@@ -1,5 +1,5 @@
-// Products of images with images, summed over positions, with no copies of their patches. Images (b, h, w, c) have the
-// channels of a pixel side by side, so that a row of a patch, kw * c numbers, lies side by side, too.
+// Products of convolutions with no copies of patches. Images (b, h, w, c) have the channels of a pixel side by side, so
+// that a row of a patch, kw * c numbers, lies side by side, too.
 
 #ifdef __AVX512F__
 static const int64_t LANES = 16;
@@ -67,6 +67,65 @@ extern "C" void run_conv_to_weight(const Window* window, int64_t begin, int64_t 
       for (int64_t dy = 0; dy < s.kh; ++dy)
         add_block(at, s.o, from, x + (b * s.h + y + dy) * s.w * s.c, out + dy * n, s.kh * n, n);
     }
+}
+
+// to[p, k] = sum over n_rows rows, all columns of the window and all o units u of z[p - column, u] weight[row, column, u, k],
+// for SIZE neighbouring pixels p and WIDTH * LANES channels k; the first row is the one at z, others lie above it.
+template <int SIZE, int WIDTH>
+INLINE void pull_pixels(const Window& s, int64_t n_rows, int64_t row_z, const float* z, const float* weight, float* to) {
+  Lanes sum[SIZE][WIDTH];
+  for (int p = 0; p < SIZE; ++p)
+    for (int k = 0; k < WIDTH; ++k) sum[p][k] = Lanes{};
+  for (int64_t row = 0; row < n_rows; ++row)
+    for (int64_t column = 0; column < s.kw; ++column) {
+      const float *a = z - row * row_z - column * s.o, *b = weight + (row * s.kw + column) * s.o * s.c;
+      for (int64_t u = 0; u < s.o; ++u, b += s.c) {
+        Lanes value[WIDTH];
+        for (int k = 0; k < WIDTH; ++k) value[k] = *(const Lanes*)(b + k * LANES);
+        for (int p = 0; p < SIZE; ++p)
+          for (int k = 0; k < WIDTH; ++k) sum[p][k] += a[p * s.o + u] * value[k];
+      }
+    }
+  for (int p = 0; p < SIZE; ++p)
+    for (int k = 0; k < WIDTH; ++k) *(Lanes*)(to + p * s.c + k * LANES) = sum[p][k];
+}
+
+// A row of pixels, in tiles of at most six that are as equal as can be.
+template <int WIDTH>
+INLINE void pull_row(const Window& s, int64_t n_rows, int64_t row_z, const float* z, const float* weight, float* to) {
+  const int64_t n_tiles = (s.w + 5) / 6;
+  for (int64_t tile = 0, x = 0; tile < n_tiles; ++tile) {
+    const int64_t size = (s.w - x) / (n_tiles - tile);
+    const float* from = z + x * s.o;
+    float* here = to + x * s.c;
+    if (size == 6) pull_pixels<6, WIDTH>(s, n_rows, row_z, from, weight, here);
+    if (size == 5) pull_pixels<5, WIDTH>(s, n_rows, row_z, from, weight, here);
+    if (size == 4) pull_pixels<4, WIDTH>(s, n_rows, row_z, from, weight, here);
+    if (size == 3) pull_pixels<3, WIDTH>(s, n_rows, row_z, from, weight, here);
+    if (size == 2) pull_pixels<2, WIDTH>(s, n_rows, row_z, from, weight, here);
+    if (size == 1) pull_pixels<1, WIDTH>(s, n_rows, row_z, from, weight, here);
+    x += size;
+  }
+}
+
+// The adjoint of the convolution in its input (linear_maps.py: op_input), of images begin to end. z: (b, oh, ow, o);
+// weight: (kh, kw, o, c); out: (b, h, w, c); room: (oh, ow + 2 (kw - 1), o), of zeros.
+extern "C" void run_conv_to_input(const Window* window, int64_t begin, int64_t end, const float* z, const float* weight,
+                                  float* room, float* out) {
+  const Window& s = *window;
+  const int64_t edge = (s.kw - 1) * s.o, row_z = s.ow * s.o + 2 * edge;
+  for (int64_t b = begin; b < end; ++b) {
+    for (int64_t y = 0; y < s.oh; ++y)
+      memcpy(room + y * row_z + edge, z + (b * s.oh + y) * s.ow * s.o, s.ow * s.o * sizeof(float));
+    for (int64_t y = 0; y < s.h; ++y) {
+      const int64_t first = y < s.oh ? 0 : y - s.oh + 1, last = y < s.kh ? y + 1 : s.kh;  // rows of the window
+      const float *from = room + (y - first) * row_z + edge, *rows = weight + first * s.kw * s.o * s.c;
+      float* to = out + (b * s.h + y) * s.w * s.c;
+      int64_t k = 0;
+      for (; k + 2 * LANES <= s.c; k += 2 * LANES) pull_row<2>(s, last - first, row_z, from, rows + k, to + k);
+      if (k < s.c) pull_row<1>(s, last - first, row_z, from, rows + k, to + k);
+    }
+  }
 }
 
 // Pixels 0 to n + size - 2 of a side along which a window of `n` places moves to `size` pixels, in 2 n - 1 pieces, so that

@@ -1,6 +1,7 @@
-"""Products that convolutions sum over all positions, in C++ loops (convs.cpp) without patches; float32 on the CPU.
+"""Products on the way back through convolutions in C++ loops (convs.cpp), without patches; float32 on the CPU.
 
-torch's own slopes in the weights of a convolution take half as long again, and have ten times the rounding.
+torch's own products with all positions, for the weights of a convolution, take half as long again and have ten times
+the rounding; those for its inputs take a tenth longer.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ def fits(conv: ConvMap, n_channels: int) -> bool:
     return conv.stride == (1, 1) and conv.padding == (0, 0) and conv.kernel[1] * n_channels % IN_STEP == 0
 
 
+def in_step(conv: ConvMap, n_channels: int) -> bool:
+    """The same where the channels of single pixels are taken."""
+    return n_channels % IN_STEP == 0 and fits(conv, n_channels)
+
+
 def op_weight(conv: ConvMap, x: Tensor, z: Tensor) -> Tensor:
     """equations.linear_maps.ConvMap.op_weight: (b, c, h, w), (b, o, oh, ow) -> (o, c, kh, kw)."""
     x, z = (part.contiguous(memory_format=torch.channels_last) for part in (x, z))
@@ -42,10 +48,26 @@ def op_weight(conv: ConvMap, x: Tensor, z: Tensor) -> Tensor:
     return _summed(len(x), conv.size_out, o * kh * kw * c, (o, kh, kw, c), work).permute(0, 3, 1, 2)
 
 
+def op_input(conv: ConvMap, z: Tensor, w: Tensor) -> Tensor:
+    """equations.linear_maps.ConvMap.op_input: (b, o, oh, ow), (o, c, kh, kw) -> (b, c, h, w)."""
+    z, weight = z.contiguous(memory_format=torch.channels_last), w.permute(2, 3, 0, 1).contiguous()
+    (height, width), (kh, kw, o, c) = conv.size_out, weight.shape
+    out = torch.empty((len(z), c, *conv.size_in), memory_format=torch.channels_last)
+    window = Window(*conv.size_in, c, height, width, o, kh, kw)
+    entry, where = entry_of("conv_to_input"), ctypes.byref(window)
+
+    def work(begin: int, end: int) -> None:
+        room = torch.zeros(height, width + 2 * (kw - 1), o)
+        entry(where, begin, end, z.data_ptr(), weight.data_ptr(), room.data_ptr(), out.data_ptr())
+
+    share_out(len(z), max(1, LEAST_PRODUCTS // max(1, height * width * w.numel())), work)
+    return out
+
+
 def has_products(conv: ConvMap, n_channels: int) -> bool:
     """Whether there are loops for `patch_products`, too: not for images of hardly more than a patch."""
     is_wide = conv.size_out[0] >= conv.kernel[0] and conv.size_out[1] >= conv.kernel[1]
-    return is_wide and n_channels % IN_STEP == 0 and fits(conv, n_channels)
+    return is_wide and in_step(conv, n_channels)
 
 
 def patch_products(conv: ConvMap, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 
 from bayesmp import kernels
 from bayesmp.equations.linear_maps import ConvMap
-from bayesmp.kernels import build, convs
+from bayesmp.kernels import build, compiled, convs
 from bayesmp.layers.windows import window_count
 
 pytestmark = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
@@ -51,6 +51,15 @@ def test_slopes_in_weights_are_those_of_the_convolution(name, layout, monkeypatc
     torch.testing.assert_close(found.double(), plain.op_weight(x.double(), z.double()), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", CASES)
+def test_slopes_in_inputs_are_those_of_the_convolution(name, layout):
+    plain, fast, _, z = make(name)
+    w = torch.randn(CASES[name][1], CASES[name][0], *CASES[name][3], generator=torch.Generator().manual_seed(1))
+    found = fast.op_input(z.contiguous(memory_format=layout), w.contiguous(memory_format=layout))
+    torch.testing.assert_close(found.double(), plain.op_input(z.double(), w.double()), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("with_one", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_moments_are_those_of_the_patches(name, with_one):
@@ -62,6 +71,19 @@ def test_moments_are_those_of_the_patches(name, with_one):
     assert torch.equal(found, found.t())
 
 
+def test_wider_processors_compute_the_same(unbuilt, monkeypatch):
+    """The loops that a processor with AVX-512 would run, on this one."""
+    text = compiled.source()
+    assert text.count("#ifdef __AVX512F__") == 1
+    monkeypatch.setattr(compiled, "source", lambda: text.replace("#ifdef __AVX512F__", "#if 1"))
+    for name in ("square", "flat window", "large window"):
+        plain, fast, x, z = make(name)
+        w = plain.op_weight(x, z)
+        torch.testing.assert_close(fast.op_weight(x, z), w, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(fast.op_input(z, w), plain.op_input(z, w), rtol=1e-4, atol=1e-2)
+        torch.testing.assert_close(fast.patch_products(x), plain.patch_products(x), rtol=1e-4, atol=1e-3)
+
+
 def test_patches_have_loops_where_images_are_larger_than_windows():
     has = {name: convs.has_products(make(name)[1], CASES[name][0]) for name in CASES}
     assert [name for name in has if not has[name]] == ["three positions", "half a step"]
@@ -70,16 +92,17 @@ def test_patches_have_loops_where_images_are_larger_than_windows():
 @pytest.mark.parametrize("name", ["square", "large window"])
 def test_threads_add_up_the_same(name, monkeypatch):
     _, fast, x, z = make(name, n_images=7)
-    alone = fast.op_weight(x, z), fast.patch_products(x)
+    w = torch.randn(CASES[name][1], CASES[name][0], *CASES[name][3], generator=torch.Generator().manual_seed(1))
+    alone = fast.op_weight(x, z), fast.patch_products(x), fast.op_input(z, w)
     before = torch.get_num_threads()
     monkeypatch.setattr(convs, "LEAST_PRODUCTS", 1)
     torch.set_num_threads(3)
     try:
-        shared = fast.op_weight(x, z), fast.patch_products(x)
+        shared = fast.op_weight(x, z), fast.patch_products(x), fast.op_input(z, w)
         again = fast.op_weight(x, z)
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(shared[0], again) and torch.equal(shared[1], alone[1])
+    assert torch.equal(shared[0], again) and torch.equal(shared[1], alone[1]) and torch.equal(shared[2], alone[2])
     torch.testing.assert_close(shared[0], alone[0], rtol=1e-5, atol=1e-4)
 
 
@@ -87,7 +110,8 @@ def test_threads_add_up_the_same(name, monkeypatch):
 def test_strides_and_padding_are_left_to_torch(options, monkeypatch):
     plain, fast, x, z = make("square", **options)
     monkeypatch.setattr(convs, "entry_of", lambda name: pytest.fail(name))
-    assert torch.equal(fast.op_weight(x, z), plain.op_weight(x, z))
+    w = plain.op_weight(x, z)
+    assert torch.equal(fast.op_weight(x, z), w) and torch.equal(fast.op_input(z, w), plain.op_input(z, w))
     assert torch.equal(fast.patch_products(x), plain.patch_products(x))
 
 
@@ -96,11 +120,14 @@ def test_double_precision_and_derivatives_are_left_to_torch(monkeypatch):
     monkeypatch.setattr(convs, "entry_of", lambda name: pytest.fail(name))
     wide = fast.op_weight(x.double(), z.double())
     assert torch.equal(wide, plain.op_weight(x.double(), z.double()))
+    assert torch.equal(fast.op_input(z.double(), wide), plain.op_input(z.double(), wide))
     z.requires_grad_()
     found = fast.op_weight(x, z)
     assert torch.equal(found, plain.op_weight(x, z))
+    assert fast.op_input(z, found.detach()).requires_grad
 
 
 def test_no_images_say_nothing():
     _, fast, x, z = make("square", n_images=0)
+    assert fast.op_input(z, torch.ones(12, 16, 3, 3)).shape == x.shape
     assert not fast.op_weight(x, z).any() and not fast.patch_products(x).any()
