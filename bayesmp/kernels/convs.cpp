@@ -174,13 +174,18 @@ extern "C" void run_patch_products(const Window* window, int64_t begin, int64_t 
     for (int64_t dy = 0; dy < n_y; ++dy)
       for (int64_t dx = 0; dx < n_x; ++dx) {
         const int64_t one = (dy * s.kw + left + dx) * s.c, other = ((dy + down) * s.kw + left + dx + across) * s.c;
-        for (int64_t u = 0; u < s.c; ++u)
-          for (int64_t k = 0; k < s.c; ++k) {
-            float sum = 0.0f;
-            for (int64_t i = dy; i < dy + n_y; ++i)
-              for (int64_t j = dx; j < dx + n_x; ++j) sum += room[(i * wide + j) * cc + u * s.c + k];
-            out[(one + u) * step + other + k] = out[(other + k) * step + one + u] = sum;
-          }
+        for (int64_t u = 0; u < s.c; ++u) {
+          float* to = out + (one + u) * step + other;
+          for (int64_t k = 0; k < s.c; ++k) to[k] = 0.0f;
+          for (int64_t i = dy; i < dy + n_y; ++i)
+            for (int64_t j = dx; j < dx + n_x; ++j) {
+              const float* from = room + (i * wide + j) * cc + u * s.c;
+#pragma omp simd
+              for (int64_t k = 0; k < s.c; ++k) to[k] += from[k];
+            }
+        }
+        for (int64_t k = 0; k < s.c; ++k)
+          for (int64_t u = 0; u < s.c; ++u) out[(other + k) * step + one + u] = out[(one + u) * step + other + k];
       }
   }
 }
