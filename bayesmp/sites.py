@@ -10,10 +10,10 @@ touching them (parallel.py). At origin = shift = 0 the stored slopes are the nat
 
 from __future__ import annotations
 
+import errno
 import math
 import shutil
 import tempfile
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.gaussian import Gaussian
+from bayesmp.row_file import RowFile
 from bayesmp.staging import HostRows, Staging
 
 PLACES = ("auto", "device", "host", "disk")
@@ -87,17 +88,16 @@ class Sites:
     ) -> None:
         self.plan = plan
         self.dtype, self.device = dtype, device
-        self._file: tempfile._TemporaryFileWrapper[bytes] | None
-        self._pinned: HostRows | None
-        self._rows, self._file, self._pinned = self._allocate((2, n_sites, n_weights), plan)
+        self._rows, self._holder = self._allocate((2, n_sites, n_weights), plan)
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
         self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
         self._staging = self._make_staging()
 
     def _make_staging(self) -> Staging | None:
-        beside = self.device.type == "cuda" and self.plan.place != "device"
-        return Staging(self._rows, self._pinned, self.device) if beside else None
+        if self.device.type != "cuda" or self._holder is None:
+            return None
+        return Staging(self._rows, self._holder, self.device)
 
     @property
     def slope(self) -> Tensor:
@@ -173,9 +173,14 @@ class Sites:
             self._staging.send(index.row)
 
     def prefetch(self, row: int) -> None:
-        """Begin to move a row that will be asked for after the coming visit, beside what the device does in it."""
+        """Begin to move a row that a later visit will ask for, beside what the device does until then."""
         if self._staging is not None:
             self._staging.fetch(row)
+
+    @property
+    def ahead(self) -> int:
+        """How many visits before its own a row should be sent for."""
+        return 0 if self._staging is None else self._staging.ahead
 
     def index(self, row: int) -> SiteIndex:
         """The index of the site in this row."""
@@ -220,16 +225,16 @@ class Sites:
         rounding; so taking a site out is exact, and putting one in leaves the posterior where it is.
         """
         old, n = self._complete(), len(kept) + n_new
-        rows, file, pinned = self._allocate((2, n, old.shape[2]), plan)
+        rows, holder = self._allocate((2, n, old.shape[2]), plan)
         for row, before in enumerate(kept):
             rows[:, row] = old[:, before].to(rows)
         rows[0, len(kept) :] = -self.shift.to(rows)
         rows[1, len(kept) :] = 0.0
         self.head = torch.cat([self.head[list(kept)], self.head.new_zeros(n_new, self.head.shape[1])])
         self.plan = plan
-        if self._file is not None:
-            self._file.close()
-        self._rows, self._file, self._pinned = rows, file, pinned
+        if isinstance(self._holder, RowFile):
+            self._holder.close()
+        self._rows, self._holder = rows, holder
         self._staging = self._make_staging()
         if self._staging is not None:
             self._staging.take_all()
@@ -267,27 +272,28 @@ class Sites:
     def _widen(self, part: Tensor) -> Tensor:
         return part.to(self.dtype)
 
-    def _allocate(
-        self, shape: tuple[int, int, int], plan: StoragePlan
-    ) -> tuple[Tensor, tempfile._TemporaryFileWrapper[bytes] | None, HostRows | None]:
-        """Room for sites, with the file or the pinned memory that it lies in."""
+    def _allocate(self, shape: tuple[int, int, int], plan: StoragePlan) -> tuple[Tensor, HostRows | RowFile | None]:
+        """Room for sites, with what it lies in beside plain memory."""
         if plan.place == "device":
-            return torch.zeros(shape, dtype=plan.dtype, device=self.device), None, None
+            return torch.zeros(shape, dtype=plan.dtype, device=self.device), None
         if plan.place == "host" and self.device.type == "cuda":
             pinned = HostRows(shape, plan.dtype)
-            return pinned.tensor, None, pinned
+            return pinned.tensor, pinned
         if plan.place == "host":
-            return torch.zeros(shape, dtype=plan.dtype), None, None
+            return torch.zeros(shape, dtype=plan.dtype), None
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        if plan.n_bytes > free:
+        try:
+            if plan.n_bytes > free:
+                raise OSError(errno.ENOSPC, "no room")
+            file = RowFile(shape, plan.dtype)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
             raise ValueError(
                 f"{plan} do not fit: {format_bytes(free)} are free in {tempfile.gettempdir()}; "
                 "set TMPDIR to a larger disk, use site_dtype='bfloat16', or larger batches"
-            )
-        file = tempfile.NamedTemporaryFile(prefix="bayesmp-sites-")  # noqa: SIM115 - lives as long as the store
-        weakref.finalize(self, file.close)
-        rows = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=plan.dtype)  # of zeros
-        return rows.view(shape), file, None
+            ) from None
+        return file.tensor, file
 
 
 def plan_storage(

@@ -5,17 +5,21 @@ can be recorded as a CUDA graph. Before it, `bring` moves the row in, which `fet
 before; after it, `send` lets the new row leave during the next one. Each way has a stream of its own.
 
 Host memory is taken and pinned as rows are first written, not before training starts: until then a row is the one that
-all batches start with, which the device knows.
+all batches start with, which the device knows. Rows in a file (row_file.py) go through pinned memory, and are sent for
+two visits ahead.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from bayesmp.row_file import RowFile
 
 PAGE = 4096
 
@@ -61,20 +65,26 @@ class Staging:
 
     Args:
         rows: (2, n, w), slopes and precisions of n sites, on the host.
-        pinned: where to have rows pinned before they are written; None for rows in a file, which a thread for each
-            way copies from and to pinned memory.
+        holder: what they lie in: pinned memory, or a file.
         device: the device of visits.
+
+    Attributes:
+        ahead: how many visits before its own a row should be sent for.
     """
 
-    def __init__(self, rows: Tensor, pinned: HostRows | None, device: torch.device) -> None:
-        self.rows, self.pinned, self.device = rows, pinned, device
+    def __init__(self, rows: Tensor, holder: HostRows | RowFile, device: torch.device) -> None:
+        self.rows, self.device = rows, device
+        self.pinned = holder if isinstance(holder, HostRows) else None
+        self.file = holder if isinstance(holder, RowFile) else None
+        self.ahead = 1 if self.file is None else 2
         width = (2, rows.shape[2])
         self.old, self.new, self.first = (torch.zeros(width, dtype=rows.dtype, device=device) for _ in range(3))
         self.totals = torch.zeros(width, dtype=torch.float64, device=device)  # of all rows, kept with every change
-        self._inward = [_Berth(width, rows.dtype, device, in_file=pinned is None) for _ in range(2)]
-        self._outward = [_Berth(width, rows.dtype, device, in_file=pinned is None) for _ in range(2)]
+        self._inward, self._outward = (
+            [_Berth(width, rows.dtype, device, in_file=self.file is not None) for _ in range(1 + self.ahead)]
+            for _ in range(2)
+        )
         self._streams = torch.cuda.Stream(device), torch.cuda.Stream(device)  # in, out
-        self._threads = [ThreadPoolExecutor(1) for _ in range(2)] if pinned is None else []
         self._is_written = [False] * rows.shape[1]
 
     def fill(self, first: Tensor) -> None:
@@ -92,25 +102,28 @@ class Staging:
             return
         berth = self._inward.pop(0)
         self._inward.append(berth)
+        berth.wait()
         berth.row = row
-        leaving = next((other for other in self._outward if other.row == row), None)
-        if leaving is not None:  # not there yet
-            leaving.wait()
-        is_written = self._is_written[row]
-
-        def load() -> None:
-            with torch.cuda.stream(self._streams[0]):
-                self._streams[0].wait_event(berth.free)
-                for k in range(2):
-                    berth.load(k, self.rows[k, row] if is_written else self.first[k])
-                berth.done.record()
-
-        if leaving is not None:
-            self._streams[0].wait_event(leaving.done)
-        if self._threads:
-            berth.task = self._threads[0].submit(load)
+        if not self._is_written[row]:
+            self._load(berth, self.first)
+        elif self.file is not None:
+            on_host = berth.host
+            before = berth.done.synchronize  # the row before has gone on
+            berth.task = self.file.read(row, on_host, before=before, after=partial(self._load, berth, on_host))
         else:
-            load()
+            for leaving in self._outward:
+                if leaving.row == row:  # not there yet
+                    self._streams[0].wait_event(leaving.done)
+            self._load(berth, self.rows[:, row])
+
+    @torch.inference_mode()  # threads do not inherit it
+    def _load(self, berth: _Berth, source: Tensor) -> None:
+        """Begin to copy a row to the device."""
+        with torch.cuda.stream(self._streams[0]):
+            self._streams[0].wait_event(berth.free)
+            for k in range(2):
+                berth.on_device[k].copy_(source[k], non_blocking=True)
+            berth.done.record()
 
     def bring(self, row: int) -> None:
         """Put a row where the coming visit looks."""
@@ -145,11 +158,15 @@ class Staging:
             for k in range(2):
                 if self.pinned is not None:
                     self.pinned.pin(self.rows[k, row])
-                berth.unload(k, self.rows[k, row])
+                target = self.rows[k, row] if self.file is None else berth.host[k]
+                target.copy_(berth.on_device[k], non_blocking=True)
             berth.done.record()
-        if self._threads:
-            berth.task = self._threads[1].submit(berth.put_down, self.rows[:, row])
+        if self.file is not None:
+            berth.task = self.file.write(row, berth.host, before=berth.done.synchronize)
         self._is_written[row] = True
+        for arriving in self._inward:
+            if arriving.row == row:  # sent for before it changed
+                arriving.row = None
 
     # --- all rows ----------------------------------------------------------------------------------------------------
 
@@ -183,6 +200,8 @@ class Staging:
         for berth in (*self._inward, *self._outward):
             berth.wait()
             berth.row = None
+        if self.file is not None:
+            self.file.settle()
         torch.cuda.synchronize(self.device)
 
 
@@ -197,30 +216,21 @@ class _Berth:
 
     def __init__(self, width: tuple[int, int], dtype: torch.dtype, device: torch.device, *, in_file: bool) -> None:
         self.on_device = torch.empty(width, dtype=dtype, device=device)
-        self.on_host = torch.empty(width, dtype=dtype, pin_memory=True) if in_file else None
+        self._host = torch.empty(width, dtype=dtype, pin_memory=True) if in_file else None
         self.done, self.free = torch.cuda.Event(), torch.cuda.Event()
         self.row: int | None = None
         self.task: Future[None] | None = None
 
+    @property
+    def host(self) -> Tensor:
+        """Its place in pinned memory."""
+        assert self._host is not None, "rows in pinned memory need no place there"
+        return self._host
+
     def wait(self) -> None:
         """For the thread that has to do with it."""
-        if self.task is not None:
-            self.task.result()
-            self.task = None
-
-    def load(self, k: int, source: Tensor) -> None:
-        if self.on_host is not None and not source.is_cuda:
-            if k == 0:
-                self.done.synchronize()  # the row before has gone on
-            self.on_host[k].copy_(source)
-            source = self.on_host[k]
-        self.on_device[k].copy_(source, non_blocking=True)
-
-    def unload(self, k: int, target: Tensor) -> None:
-        (target if self.on_host is None else self.on_host[k]).copy_(self.on_device[k], non_blocking=True)
-
-    def put_down(self, target: Tensor) -> None:
-        """In a thread: from pinned memory into the file."""
-        assert self.on_host is not None
-        self.done.synchronize()
-        target.copy_(self.on_host)
+        if self.task is None:
+            return
+        wait([self.task])  # if this is interrupted, the thread still has to do with it
+        task, self.task = self.task, None
+        task.result()

@@ -350,8 +350,8 @@ class Trainer(Run):
         tally = EpochTally()
         order = torch.randperm(len(self.members), generator=self.schedule.generator(epoch)).tolist()
         rows_of_x = [rows.to(self.x.device) for rows in self.members]  # here, so that no visit waits for it
-        for index, following in zip(order, [*order[1:], None], strict=True):
-            if following is not None:
+        for n_visited, index in enumerate(order, start=1):
+            for following in order[n_visited : n_visited + self.sites.ahead]:
                 self.sites.prefetch(following)
             rows, site = self.members[index], SiteIndex(index, self._rows[index : index + 1])
             x = examples.rows_on(self.network.device, self.x, rows_of_x[index])

@@ -5,14 +5,19 @@ of the joint belief, which do not touch sites. The stores are measured one after
 fit into memory; the median of the epochs after the first counts. The first epoch is shown apart: memory of the host is
 pinned, and visits are recorded, in it. How far the means end from those of the first store, in posterior std, says that
 all stores do the same; a store of few digits ends elsewhere.
+
+`--file-threads 1 2 4` tries several numbers of threads that share a row of sites on disk, for each way (row_file.py),
+and shows what the file alone can do with them: rows that are read and written at once, from and to plain memory.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +25,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 import bayesmp as bmp
+from bayesmp import row_file
 from bayesmp.arithmetic import fast_arithmetic
 from bayesmp.gaussian import Gaussian
 from bayesmp.sites import DTYPES
@@ -31,6 +37,7 @@ from benchmarks.timing import synchronise
 STORES = ("device", "host", "disk")
 WIDTHS = (784, 2000, 2000, 10)  # 5.6 million weights
 LARGE = {"widths": list(WIDTHS), "rows": 60_000, "batch_size": 256}
+MOST_ROWS = 64  # for the file alone
 SMALL = {"widths": [20, 30, 10], "rows": 400, "batch_size": 50}  # some seconds on a CPU
 
 
@@ -78,6 +85,50 @@ def measure(
     return row, network.marginal.map(lambda part: part.cpu().clone())
 
 
+@contextmanager
+def file_threads(n: int | None) -> Iterator[None]:
+    """So many threads share a row of a file, for each way; None leaves it as it is."""
+    before = row_file.THREADS
+    row_file.THREADS = before if n is None else n
+    try:
+        yield
+    finally:
+        row_file.THREADS = before
+
+
+def file_speed(n_sites: int, n_weights: int, dtype: torch.dtype) -> dict[str, Any]:
+    """How fast rows come from a file of sites and go to it, both at once, after each was written once."""
+    file = row_file.RowFile((2, n_sites, n_weights), dtype)
+    source, target = (torch.ones(2, n_weights, dtype=dtype) for _ in range(2))
+    n_bytes = file.tensor.nbytes
+
+    def seconds(*, reads: bool) -> float:
+        started = time.perf_counter()
+        for row in range(n_sites):
+            file.write(row, source)
+            if reads:
+                file.read((row + n_sites // 2) % n_sites, target)
+        file.settle()
+        return time.perf_counter() - started
+
+    first, both = seconds(reads=False), seconds(reads=True)
+    row = {"file threads": file.n_threads, "first writes, GB/s": n_bytes / first / GIGABYTE}
+    file.close()
+    return row | {"each way, GB/s": n_bytes / both / GIGABYTE, "rows a second": n_sites / both}
+
+
+def file_speeds(size: dict[str, Any], threads: Sequence[int], dtypes: Sequence[str]) -> list[dict[str, Any]]:
+    """The table of `file_speed`, for some rows of the size of the network's."""
+    n_weights = sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise(size["widths"]))
+    n_sites = max(2, min(size["rows"] // size["batch_size"], MOST_ROWS))
+    rows = []
+    for dtype in dtypes:
+        for n in threads:
+            with file_threads(n):
+                rows.append({"dtype": dtype} | file_speed(n_sites, n_weights, DTYPES[dtype]))
+    return rows
+
+
 def distance(one: Gaussian, other: Gaussian) -> float:
     """Root mean square of how far the means lie apart, in posterior std."""
     return float(((one.mean - other.mean).square() * one.rho).double().mean().sqrt())
@@ -88,6 +139,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--stores", nargs="+", default=list(STORES), choices=STORES)
     parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=list(DTYPES), help="of the sites")
     parser.add_argument("--epochs", type=int, default=4, help="of visits, per store; at least 2")
+    parser.add_argument(
+        "--file-threads", type=int, nargs="+", help="that share a row on disk, for each way; by the cores"
+    )
     parser.add_argument("--small", action="store_true", help="a small network, to try it on a CPU")
     parser.add_argument("--widths", type=int, nargs="+", help=f"of the network; {WIDTHS} if not given")
     parser.add_argument("--rows", type=int, help=f"training examples; {LARGE['rows']} if not given")
@@ -99,14 +153,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--epochs must be at least 2: the first one is not counted")
     if len(size["widths"]) < 2 or min(*size["widths"], size["rows"], size["batch_size"]) < 1:
         parser.error(f"--widths needs two or more, and all sizes must be positive, got {size}")
+    if options.file_threads is not None and min(options.file_threads) < 1:
+        parser.error(f"--file-threads must be positive, got {options.file_threads}")
     device, report = begin("sites", options)
     if device.type == "cpu" and not options.small and options.widths is None:
         parser.error("the 5.6-million network is meant for a GPU; try --small, or give --widths, on a CPU")
     x, y = random_data(size["widths"], size["rows"], device)
     rows: list[dict[str, Any]] = []
     first: tuple[float, Gaussian] | None = None
-    for store in options.stores:
-        for dtype in options.dtypes:
+    if "disk" in options.stores and options.file_threads is not None:
+        report.show("the file alone", file_speeds(size, options.file_threads, options.dtypes))
+    numbers = {"disk": options.file_threads or [None]}
+    cases = [
+        (place, kind, n) for place in options.stores for kind in options.dtypes for n in numbers.get(place, [None])
+    ]
+    for store, dtype, n_threads in cases:
+        with file_threads(n_threads):
             try:
                 row, posterior = measure(
                     size["widths"],
@@ -126,6 +188,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                     torch.cuda.empty_cache()
             first = first or (row["epoch, s"], posterior)
             row[f"over {rows[0]['store'] if rows else store}"] = row["epoch, s"] / first[0]
+            if n_threads is not None:
+                row["file threads"] = n_threads
             row["off, std"] = distance(first[1], posterior)
             rows.append(row)
             report.show("costs", rows)

@@ -47,8 +47,9 @@ BESIDE = {
     "priors": {"gaussian"},
     "regime": set(),
     "settings": set(),
-    "sites": {"gaussian", "staging"},
-    "staging": set(),
+    "sites": {"gaussian", "row_file", "staging"},
+    "staging": {"row_file"},
+    "row_file": set(),
     "tables": set(),
 }
 

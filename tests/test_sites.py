@@ -1,5 +1,6 @@
 """The store of sites: what it gives back, what it sums to, where it lives, and what it costs."""
 
+import errno
 import gc
 import math
 import os
@@ -87,13 +88,24 @@ def test_bfloat16_rounds_and_says_so():
     assert torch.equal(found[0], slope) and torch.equal(found[1], rho)
 
 
-def test_a_store_on_disk_leaves_no_file_behind():
-    sites = store(place="disk")
-    name = sites._file.name
-    assert os.path.getsize(name) == sites.plan.n_bytes
+def test_a_store_on_disk_takes_its_room_at_once_and_gives_it_back():
+    """A map of a file that has no room on its disk ends the process at the first write; so room is taken before."""
+    sites = store(n=40, w=1000, place="disk")
+    found = os.fstat(sites._holder._file.fileno())
+    assert found.st_size == sites.plan.n_bytes <= 512 * found.st_blocks
+    closed = sites._holder._close
     del sites
     gc.collect()
-    assert not os.path.exists(name)
+    assert not closed.alive
+
+
+def test_a_disk_that_fills_up_while_room_is_taken_is_told_as_one_that_is_full(monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ValueError, match=r"96 B in float64 on disk do not fit.*set TMPDIR"):
+        store(w=2, place="disk")
 
 
 # --- training with each ----------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
 "fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py,
-pools.py, sums.py, rows.py, sites.py, metric.py and chain.py, from one text. In float32 "fused" is used if it works on
-this machine, else "torch"; in float64, and where someone differentiates, always "torch". Without a C++ compiler nothing
-is said; if one fails, there is one warning. `set_backend` or the variable BAYESMP_BACKEND overrides the choice.
+pools.py, sums.py, rows.py, sites.py, metric.py, convs.py and chain.py, from one text. In float32 "fused" is used if it
+works on this machine, else "torch"; in float64, and where someone differentiates, always "torch". Without a C++
+compiler nothing is said; if one fails, there is one warning. `set_backend` or the variable BAYESMP_BACKEND
+overrides it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import torch
 from torch import Tensor
 
 from bayesmp.equations import activation, likelihood, linear, reach, tilted, weighted_sum
-from bayesmp.equations.linear_maps import LinearMap
+from bayesmp.equations.linear_maps import ConvMap, LinearMap
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.kernels import build, chain, compiled, fused, metric, pools, rows, sites, sums
+from bayesmp.kernels import build, chain, compiled, convs, fused, metric, pools, rows, sites, sums
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"
@@ -250,6 +251,25 @@ def pool_spread(share: Tensor, slope: Tensor, like: Tensor, kernel: Pair, stride
 def _fits(share: Tensor, kernel: Pair, stride: Pair) -> bool:
     """Whether there are compiled loops for these windows; a pool with one weight for all entries has none."""
     return kernel == stride == (2, 2) and share.ndim == 5
+
+
+# --- convolutions ----------------------------------------------------------------------------------------------------
+
+
+class FastConvMap(ConvMap):
+    """The products of a convolution; those of the way back by compiled loops."""
+
+    def op_input(self, z: Tensor, w: Tensor) -> Tensor:
+        found = _on_cpu(lambda: convs.op_input(self, z, w), z, w) if convs.in_step(self, w.shape[1]) else None
+        return super().op_input(z, w) if found is None else found
+
+    def op_weight(self, x: Tensor, z: Tensor) -> Tensor:
+        found = _on_cpu(lambda: convs.op_weight(self, x, z), x, z) if convs.fits(self, x.shape[1]) else None
+        return super().op_weight(x, z) if found is None else found
+
+    def patch_products(self, x: Tensor) -> Tensor:
+        found = _on_cpu(lambda: convs.patch_products(self, x), x) if convs.has_products(self, x.shape[1]) else None
+        return super().patch_products(x) if found is None else found
 
 
 # --- the choice ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from bayesmp.kernels import build
 from bayesmp.kernels.text import EVERYTHING, FUNCTIONS, Function
 
 CHUNK = 1024  # elements at a time; an input that is one number for all is spread out over a chunk once
-SOURCES = ("prelude.cpp", "sums.cpp", "rows.cpp", "sites.cpp", "metric.cpp", "pools.cpp", "chain.cpp")
+SOURCES = ("prelude.cpp", "sums.cpp", "rows.cpp", "sites.cpp", "metric.cpp", "pools.cpp", "convs.cpp", "chain.cpp")
 ANSWERS = {
     "move_means": ctypes.c_float,
     "count_below": ctypes.c_int64,
@@ -34,7 +34,7 @@ LEAST_WORK = 65_536  # elements for each thread; with fewer a thread costs more 
 
 
 def source() -> str:
-    """The whole text: prelude, equations, a loop over each, then sums, rows, sites, metric, pools and chain."""
+    """The whole text: prelude, equations, a loop over each, then sums, rows, sites, metric, pools, convs and chain."""
     here = Path(__file__).parent
     equations = EVERYTHING.replace("template <typename T>", "template <typename T> INLINE")
     loops = "".join(_loop(name, function) for name, function in FUNCTIONS.items())
@@ -96,6 +96,12 @@ def _signature(name: str) -> list[Any]:
         return [number, ctypes.c_double, *[pointer] * 4]
     if name in ("chain_room", "chain_out", "chain_back"):  # the visit
         return [pointer]
+    if name == "conv_to_weight":  # window, from, to, slopes, images, sums
+        return [pointer, number, number, *[pointer] * 3]
+    if name == "conv_to_input":  # window, from, to, slopes, weights, room, answer
+        return [pointer, number, number, *[pointer] * 4]
+    if name == "patch_products":  # window, from, to, how many images, images, room, sums
+        return [pointer, *[number] * 3, *[pointer] * 3]
     if name == "argmax_to_latent":  # rows, classes, labels, inputs, outputs, constants
         return [number, number, pointer, pointer, pointer, *[ctypes.c_float] * 3]
     return [pointer, number, number, pointer, pointer, ctypes.c_float]  # windows, from, to, inputs, outputs, option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayesmp import checks, priors
+from bayesmp import checks, kernels, priors
 from bayesmp.equations.linear_maps import ConvMap
 from bayesmp.equations.windows import Pair
 from bayesmp.layers.base import Message, Shape
@@ -65,7 +65,7 @@ class Conv2d(WeightLayer):
     def linear_map(self, m_in: Message) -> ConvMap:
         height, width = m_in.shape[2:]
         out = window_count((height, width), self.kernel, self.stride, self.padding, "Conv2d")
-        return ConvMap((height, width), out, self.kernel, self.stride, self.padding)
+        return kernels.FastConvMap((height, width), out, self.kernel, self.stride, self.padding)
 
     def __repr__(self) -> str:
         options = f", stride={short(self.stride)}" if self.stride != (1, 1) else ""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp import row_file
 from benchmarks import sites
 
 TINY = ["--small", "--device", "cpu", "--rows", "60", "--batch-size", "20", "--epochs", "2"]
@@ -46,6 +47,21 @@ def test_a_store_without_room_is_left_out(tmp_path, capsys, monkeypatch):
     assert stopped.value.code == 1
 
 
+def test_numbers_of_threads_are_tried_for_sites_on_disk(tmp_path):
+    path = tmp_path / "sites.json"
+    sites.main([*TINY, "--stores", "host", "disk", "--file-threads", "1", "3", "--out", str(path)])
+    saved = json.loads(path.read_text())
+    assert [(row["store"], row.get("file threads")) for row in saved["costs"]] == [
+        ("host", None),
+        ("disk", 1),
+        ("disk", 3),
+    ]
+    assert [row["file threads"] for row in saved["the file alone"]] == [1, 3]
+    for row in saved["the file alone"]:  # two ways to say the same
+        assert row["each way, GB/s"] == pytest.approx(row["rows a second"] * 2 * 4 * (21 * 30 + 31 * 10) / 1e9)
+    assert row_file.THREADS is None
+
+
 def test_an_epoch_is_a_visit_to_every_batch():
     x, y = sites.random_data((4, 5, 3), 30, torch.device("cpu"))
     assert x.shape == (30, 4) and int(y.max()) < 3
@@ -54,7 +70,9 @@ def test_an_epoch_is_a_visit_to_every_batch():
     assert trainer.n_epochs == 3 and trainer.schedule.n_visits == 9
 
 
-@pytest.mark.parametrize("wrong", [["--epochs", "1"], ["--device", "cpu"], ["--small", "--rows", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--epochs", "1"], ["--device", "cpu"], ["--small", "--rows", "0"], [*TINY, "--file-threads", "0"]]
+)
 def test_what_cannot_be_measured_is_refused(wrong, tmp_path):
     with pytest.raises(SystemExit) as stopped:
         sites.main([*wrong, "--out", str(tmp_path / "sites.json")])
