@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -62,6 +63,11 @@ class Structure(Generic[P]):
     @property
     def n_weights(self) -> int:
         return len(self.flat)
+
+    @property
+    def products_per_example(self) -> int:
+        """Multiplications of one sweep out for one example: every weight as often as it is used."""
+        return sum((slot.stop - slot.start) * math.prod(self.shapes[slot.layer + 1][1:]) for slot in self.slots)
 
     @property
     def slots(self) -> list[Slot]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 import warnings
@@ -91,7 +90,8 @@ class Trainer(Run):
 
         Args:
             epochs: how many more, or "auto": until the leave-one-out score and the means are at rest (stopping.py);
-                `history.stopped` says why it ended, and a warning comes if it did not come to rest.
+                `history.stopped` says why it ended, and a warning comes if it did not come to rest. 0 trains nothing
+                and returns the history so far, so that `run(30 - trainer.n_epochs)` may ask for none.
             max_epochs: bound for "auto", on all epochs of this run so far.
             progress: show a progress bar; None shows it in a terminal only.
         """
@@ -112,17 +112,19 @@ class Trainer(Run):
 
     def _train(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
         """`run`; a warning points at the caller this many frames up."""
-        is_auto = isinstance(epochs, str)
-        if is_auto and epochs != "auto":
-            raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
-        if is_auto and not self._has_gradients:
+        epochs = checks.check_epochs(epochs, least=0)
+        if isinstance(epochs, str) and not self._has_gradients:
             raise ValueError(
                 "epochs='auto' judges progress by the joint belief, which a layer without gradient() does not allow; "
                 "give a number of epochs"
             )
-        limit = checks.check_positive_int(max_epochs, "max_epochs") - self.n_epochs if is_auto else 0
-        n_epochs = max(0, limit) if is_auto else checks.check_positive_int(epochs, "epochs")
-        return self._train_for(n_epochs, progress, is_auto=is_auto, n_asked=n_epochs, stacklevel=stacklevel + 1)
+        if isinstance(epochs, str):
+            n_epochs = max(0, checks.check_positive_int(max_epochs, "max_epochs") - self.n_epochs)
+            return self._train_for(n_epochs, progress, is_auto=True, n_asked=n_epochs, stacklevel=stacklevel + 1)
+        if epochs == 0 and (self.n_epochs == 0 or self.network.belief is not None):
+            return self.history.snapshot()
+        n_asked = epochs or self.n_epochs  # of none: a run that was interrupted gets its belief, and ends here
+        return self._train_for(epochs, progress, is_auto=False, n_asked=n_asked, stacklevel=stacklevel + 1)
 
     def _train_for(
         self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int
@@ -160,18 +162,12 @@ class Trainer(Run):
         left = epochs - self.n_epochs
         return self._train_for(left, progress, is_auto=False, n_asked=epochs, stacklevel=stacklevel + 1)
 
-    def _products_per_batch(self) -> int:
-        network = self.network
-        positions = {slot.layer: math.prod(network.shapes[slot.layer + 1][1:]) for slot in network.slots}
-        per_example = sum((slot.stop - slot.start) * positions[slot.layer] for slot in network.slots)
-        return per_example * len(self.members[0])
-
     @torch.inference_mode()
     def _run(self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int) -> str:
         """Train, and say why it ended; so does the bar, which tells at every refresh whether training is at rest."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
-        n_products = self._products_per_batch()
+        n_products = self.network.products_per_example * len(self.members[0])
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             last = self.n_epochs + n_epochs
             rest = ""
@@ -407,10 +403,7 @@ def fit(
         options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, data_store,
             debug.
     """
-    if isinstance(epochs, str) and epochs != "auto":
-        raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
-    if epochs != "auto":
-        checks.check_positive_int(epochs, "epochs")
+    epochs = checks.check_epochs(epochs, least=1)
     checks.check_positive_int(max_epochs, "max_epochs")
     if checkpoint is None:
         return Trainer(network, x, y, **options)._train(epochs, max_epochs, progress, stacklevel=3)

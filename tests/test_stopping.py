@@ -163,6 +163,37 @@ def test_other_epochs_are_refused(epochs):
         bmp.fit(network, x, y, epochs=epochs, **options)
 
 
+def test_no_further_epochs_change_nothing():
+    """`run(30 - trainer.n_epochs)` may come to 0, which was an error."""
+    network, x, y, options = regression()
+    trainer = bmp.Trainer(network, x, y, **options)
+    assert len(trainer.run(0)) == 0 and trainer.history.stopped == "" and network.belief is None
+    first = trainer.run(3)
+    before, std = network.marginal.tau.clone(), network.predict(x).std
+    again = trainer.run(3 - trainer.n_epochs)
+    assert again.records == first.records and again.stopped == first.stopped
+    assert torch.equal(network.marginal.tau, before) and torch.equal(network.predict(x).std, std)
+    with pytest.raises(ValueError, match=r"epochs must be an integer that is not negative, or 'auto', got -2; it is"):
+        trainer.run(-2)
+    with pytest.raises(ValueError, match=r"must be a positive integer or 'auto', got 0; to look at .* predict"):
+        bmp.fit(network, x, y, epochs=0)
+
+
+def test_no_further_epochs_end_a_run_that_was_interrupted(monkeypatch):
+    network, x, y, options = regression()
+    trainer = bmp.Trainer(network, x, y, **options)
+    monkeypatch.setattr(trainer, "_finish", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(3)
+    monkeypatch.undo()
+    assert network.belief is None and trainer.history.stopped == "interrupted"
+    history = trainer.run(0)
+    whole, _, _, _ = regression()
+    bmp.fit(whole, x, y, epochs=3, **options)
+    assert_same(network, whole, x)
+    assert len(history) == 3 and history.stopped == "ran the 3 epochs asked for; not at rest yet"
+
+
 @pytest.mark.parametrize("make", PROBLEMS.values(), ids=PROBLEMS)
 def test_the_score_is_there_where_the_belief_was_refreshed(make):
     network, x, y, options = make()

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from bayesmp import checks
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import Diagnosis
 from bayesmp.heads import Head
@@ -144,6 +145,7 @@ class MPEstimator(BaseEstimator, ABC):
         return self
 
     def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
+        checks.check_epochs(self.epochs, least=1)
         trainer = Trainer(network, x, targets, batch_size=self.batch_size, seed=seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=f"training was {NOT_AT_REST}")  # said below, for estimators
