@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -31,6 +32,9 @@ from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
 Floats: TypeAlias = NDArray[np.float64]
 Hidden: TypeAlias = int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
 Self = TypeVar("Self", bound="MPEstimator")
+
+FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
+NAMED = 3  # columns that an error names
 
 HIDDEN_FORMS = (
     "widths such as (50,) or (32, 32), all layers of the network such as [Linear(10, 50), LeakyReLU(), Linear(50, 1)], "
@@ -141,7 +145,8 @@ class MPEstimator(BaseEstimator, ABC):
         history = self._run(network, x_scaling.apply(x), posed.targets, seed)
         self._seed, self._x, self._y, self._x_scaling, self._y_scaling = seed, x, y, x_scaling, posed.scaling
         self.network_, self.history_, self.n_iter_ = network.to(torch.float64), history, len(history)
-        self.loo_score_, self.loo_error_ = self._tell_loo(history.loo_nll[-1], history.loo_error[-1])
+        scores = (history.loo_nll[-1], history.loo_error[-1]) if len(x) >= FEWEST_ROWS else (math.nan, math.nan)
+        self.loo_score_, self.loo_error_ = self._tell_loo(*scores)
         return self
 
     def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
@@ -170,8 +175,15 @@ class MPEstimator(BaseEstimator, ABC):
     def _check_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
         """X, and y if it is given, as scikit-learn checks them, and with advice about columns of text."""
         try:
-            return validate_data(self, X, y, dtype=np.float64, **options)
+            with np.errstate(invalid="ignore"):  # of inf - inf, by which scikit-learn finds out
+                return validate_data(self, X, y, dtype=np.float64, **options)
         except ValueError as error:
+            if str(error).startswith("Input X contains"):
+                said = str(error).split("\n")[0].rstrip(".")
+                raise ValueError(
+                    f"{said}{_name_columns(X)}; drop such rows or columns, or fill the gaps, e.g. with a SimpleImputer "
+                    f"before {type(self).__name__} in a pipeline"
+                ) from error
             if "could not convert string to float" not in str(error):
                 raise
             raise ValueError(
@@ -181,6 +193,20 @@ class MPEstimator(BaseEstimator, ABC):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")
+
+
+def _name_columns(X: Any) -> str:
+    """Which columns of a table are not finite, as the end of a sentence; nothing for what is no plain table."""
+    try:
+        is_bad = ~np.isfinite(np.asarray(X, dtype=np.float64))
+    except (TypeError, ValueError):
+        return ""
+    if is_bad.ndim != 2:
+        return ""
+    names = getattr(X, "columns", range(is_bad.shape[1]))
+    found = [f"column {name!r} in {count:,}" for name, count in zip(names, is_bad.sum(0), strict=True) if count]
+    more = f", and {len(found) - NAMED} more columns" if len(found) > NAMED else ""
+    return f": {', '.join(found[:NAMED])}{more} of {len(is_bad):,} rows"
 
 
 def make_network(hidden: Hidden, n_inputs: int, n_outputs: int, head: Head, *, seed: int) -> Network:

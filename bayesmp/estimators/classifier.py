@@ -35,8 +35,8 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         history_: what training told, one record per epoch.
         n_iter_: epochs of the last `fit` or `partial_fit`.
         loo_score_: leave-one-out score, higher is better: mean log-probability of each training label, predicted
-            without its row (nats); from a random part of more than 1,024 rows.
-        loo_error_: share of training labels that are predicted wrongly without their rows.
+            without its row (nats); from a random part of more than 1,024 rows. NaN for fewer than three rows.
+        loo_error_: share of training labels that are predicted wrongly without their rows; NaN as well.
         n_features_in_, feature_names_in_: the columns seen in `fit`.
 
     Note:
