@@ -16,7 +16,7 @@ from bayesmp.heads import Regression
 
 AS_BAD = 0.9  # share of the error of one guess for all from which rows left out count as not predicted
 BY_HEART = 0.7  # share of the error of rows left out below which that of training rows is by heart
-HOLDS_OWN = 0.8  # mean leverage from which leave-one-out errors, with leverages cut, say little
+HOLDS_OWN = (0.8, 0.5)  # mean leverage, for real targets and labels, from which leave-one-out errors are too small
 LEAST_GUESS = 0.2  # share of labels that the most frequent class must leave open for any of this
 FEW_ROWS = 20  # below which given rows do not count
 NEIGHBOURS, COMPARED = 5, 500  # rows that are averaged, and compared, to see whether like inputs have like targets
@@ -35,8 +35,8 @@ def judge_memory(network: Any, told: Told, prediction: Any, y: Tensor, *, is_tra
     is_real = y.is_floating_point()
     metrics, error = told.history[-1].metrics, left_out[-1]
     in_training = metrics["rmse"] if is_real else 1.0 - metrics["accuracy"]
-    guess = _error_of_one_guess(told, y)
-    holds_own = mean_leverage(network, told) > HOLDS_OWN
+    guess = error_of_one_guess(told, y)
+    holds_own = mean_leverage(network, told) > HOLDS_OWN[0 if is_real else 1]
     has_rows = not is_training and len(y) >= FEW_ROWS
     if has_rows:
         if error < AS_BAD * guess and not holds_own:
@@ -60,7 +60,7 @@ def judge_memory(network: Any, told: Told, prediction: Any, y: Tensor, *, is_tra
     )
 
 
-def _error_of_one_guess(told: Told, y: Tensor) -> float:
+def error_of_one_guess(told: Told, y: Tensor) -> float:
     """Of the mean of the training targets, or of the most frequent of these labels."""
     if told.y_std is not None:
         return float(told.y_std.square().mean().sqrt())

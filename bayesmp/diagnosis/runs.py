@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
-from bayesmp.diagnosis.fits import explained_otherwise
+from bayesmp.diagnosis.fits import AS_BAD, error_of_one_guess, explained_otherwise
 from bayesmp.diagnosis.told import Told
 from bayesmp.heads import Argmax, Regression, Softmax
 from bayesmp.heads.regression import LEAST_MISS
@@ -70,8 +70,18 @@ def judge_constant(network: Any, told: Told | None, x: Tensor, y: Tensor) -> Ite
         return
     if isinstance(head, Regression):
         yield from _judge_noise(float(head.in_training(network.head_log_weights)), told, x, y)
-    elif isinstance(head, (Argmax, Softmax)):
+    elif isinstance(head, (Argmax, Softmax)) and not _predicts_left_out(told, y):
         yield from _judge_link(float(head.expected(network.head_log_weights)), float(head.natural_scale))
+
+
+def _predicts_left_out(told: Told | None, y: Tensor) -> bool:
+    """Whether labels left out are predicted better than by the most frequent one, which chance does not explain."""
+    errors = [error for error in told.history.loo_error if not math.isnan(error)] if told is not None else []
+    if told is None or not errors:
+        return False
+    guess = error_of_one_guess(told, y)
+    chance = 2.0 * math.sqrt(guess * (1.0 - guess) / told.n_rows)
+    return errors[-1] < AS_BAD * guess - chance
 
 
 def _judge_link(value: float, usual: float) -> Iterator[Finding]:
