@@ -66,6 +66,8 @@ class Trainer(Run):
         known = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep"]
         if unknown := sorted(set(options) - set(known)):
             hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
+            if any("epoch" in name for name in unknown):
+                hint = "; the number of epochs is the argument epochs of bayesmp.fit and Trainer.run"
             raise TypeError(f"unknown options {unknown}; available: {known}{hint}")
         config = TrainConfig(**options) if config is None else config
         self.checkpoints = None if checkpoint is None else run_files.new_checkpoints(network, checkpoint, every, keep)

@@ -94,8 +94,9 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return self._predict(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
-        if isinstance(y, (list, tuple)):
-            missing = [row for row, label in enumerate(y) if label is None or label != label]  # NaN is not itself
+        is_column = np.ndim(y) == 1 and np.asarray(y).dtype.kind == "O"
+        if isinstance(y, (list, tuple)) or is_column:
+            missing = [row for row, label in enumerate(y) if _is_missing(label)]
             if missing:
                 raise ValueError(f"y has a missing label in row {missing[0]}; drop such rows, or give them a label")
         x, y = self._check_table(X, y, reset=is_first)
@@ -127,3 +128,8 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         x = self._check_inputs(X)
         found: ClassPrediction = self.network_.predict(x)
         return found
+
+
+def _is_missing(label: Any) -> bool:
+    """None, NaN, or pandas' NA."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or bool(label != label)  # NaN is not itself

@@ -129,6 +129,60 @@ def test_gaps_and_infinities_are_named(cls):
         model.predict(x)
 
 
+def frame(n: int = 40) -> tuple[pd.DataFrame, dict[type, np.ndarray]]:
+    x, y = table(n)
+    return pd.DataFrame(x, columns=["age", "size", "rooms"]), y
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_columns_that_are_no_numbers_are_named(cls):
+    rows, y = frame()
+    for text in (["a", "b"] * 20, pd.Categorical(["a", "b"] * 20), pd.array(["a", "b"] * 20, dtype="string")):
+        with pytest.raises(ValueError, match=r"learns from numbers only: encode columns of text \('town'\) first"):
+            cls(**OPTIONS).fit(rows.assign(town=text), y[cls])
+    dated = rows.assign(day=pd.Timestamp("2020-01-01"))
+    with pytest.raises(ValueError, match=r"X has columns of dates, 'day', and .*: turn them into numbers first"):
+        cls(**OPTIONS).fit(dated, y[cls])
+    gaps = rows.assign(rooms=pd.array([1, None] * 20, dtype="Int64"))
+    with pytest.raises(ValueError, match=r"X contains NaN: column 'rooms' in 20 of 40 rows"):
+        cls(**OPTIONS).fit(gaps, y[cls])
+
+
+def test_targets_that_are_no_numbers_are_told_as_such():
+    """It was said of the columns of X."""
+    rows, _ = frame()
+    labels = ["cheap", "dear"] * 20
+    for y in (labels, pd.Series(labels, dtype=object)):
+        with pytest.raises(
+            ValueError, match=r"'cheap'.*MPRegressor predicts numbers, and MPClassifier labels of any type"
+        ):
+            bmp.MPRegressor(**OPTIONS).fit(rows, y)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_label_that_is_missing_is_named_in_a_series_too(missing):
+    rows, _ = frame()
+    labels = pd.Series(["a", "b"] * 20, dtype=object)
+    labels[7] = missing
+    for y in (labels, labels.to_numpy(), labels.tolist()):
+        with pytest.raises(ValueError, match="y has a missing label in row 7; drop such rows"):
+            bmp.MPClassifier(**OPTIONS).fit(rows, y)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_an_estimator_of_a_data_frame_is_saved_without_a_warning(cls, tmp_path):
+    """PyTorch warned of an array that cannot be written to."""
+    rows, y = frame()
+    rows, targets = rows.copy(), y[cls].copy()
+    targets.flags.writeable = False
+    model = fitted(cls, rows, pd.Series(targets), epochs=2)
+    model._x.flags.writeable = False  # as pandas 3 gives it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(cls.load(tmp_path / "model.safetensors").predict(rows), model.predict(rows))
+
+
 @pytest.mark.parametrize("factor", [2.0**660, 2.0**-660])
 def test_numbers_of_any_size(factor):
     """Squares of such numbers are no float64: they overflowed with a warning, or a column was taken for constant."""
