@@ -165,7 +165,7 @@ def check_epochs(value: Any, *, least: int) -> int | str:
     is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if is_int and value >= least:
         return int(value)
-    expected = "a positive integer" if least > 0 else "an integer that is not negative,"
+    expected = "a positive integer" if least > 0 else "0, a positive integer"
     hint = ""
     if is_int and value == 0:
         hint = "; to look at a network before training call its predict, which then speaks from the prior"

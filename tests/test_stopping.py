@@ -198,7 +198,7 @@ def test_no_further_epochs_change_nothing():
     again = trainer.run(3 - trainer.n_epochs)
     assert again.records == first.records and again.stopped == first.stopped
     assert torch.equal(network.marginal.tau, before) and torch.equal(network.predict(x).std, std)
-    with pytest.raises(ValueError, match=r"epochs must be an integer that is not negative, or 'auto', got -2; it is"):
+    with pytest.raises(ValueError, match=r"epochs must be 0, a positive integer or 'auto', got -2; it is"):
         trainer.run(-2)
     with pytest.raises(ValueError, match=r"must be a positive integer or 'auto', got 0; to look at .* predict"):
         bmp.fit(network, x, y, epochs=0)
