@@ -94,9 +94,9 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return self._predict(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
-        is_column = np.ndim(y) == 1 and np.asarray(y).dtype.kind == "O"
-        if isinstance(y, (list, tuple)) or is_column:
-            missing = [row for row, label in enumerate(y) if _is_missing(label)]
+        labels = y if isinstance(y, (list, tuple)) else np.asarray(y)
+        if isinstance(labels, (list, tuple)) or (labels.ndim == 1 and labels.dtype.kind == "O"):
+            missing = [row for row, label in enumerate(labels) if _is_missing(label)]
             if missing:
                 raise ValueError(f"y has a missing label in row {missing[0]}; drop such rows, or give them a label")
         x, y = self._check_table(X, y, reset=is_first)
