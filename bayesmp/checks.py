@@ -156,3 +156,19 @@ def check_positive_int(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
     return int(value)
+
+
+def check_epochs(value: Any, *, least: int) -> int | str:
+    """A number of epochs, or "auto"; or a ValueError. With `least` 1 there must be something to train."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if is_int and value >= least:
+        return int(value)
+    expected = "a positive integer" if least > 0 else "0, a positive integer"
+    hint = ""
+    if is_int and value == 0:
+        hint = "; to look at a network before training call its predict, which then speaks from the prior"
+    elif is_int and least == 0:
+        hint = "; it is the number of further epochs, after those already run"
+    raise ValueError(f"epochs must be {expected} or 'auto', got {value!r}{hint}")

@@ -42,10 +42,7 @@ def fit(
         options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, data_store,
             debug.
     """
-    if isinstance(epochs, str) and epochs != "auto":
-        raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
-    if epochs != "auto":
-        checks.check_positive_int(epochs, "epochs")
+    epochs = checks.check_epochs(epochs, least=1)
     checks.check_positive_int(max_epochs, "max_epochs")
     if checkpoint is None:
         return Trainer(network, x, y, **options)._train(epochs, max_epochs, progress, stacklevel=3)

@@ -17,11 +17,14 @@ from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
 COLUMNS = ("distance", "loo_nll", "leverage")
+SHOWN = 8  # examples in the repr
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Influence:
     """What leaving out single examples would change; one entry per example, on the CPU.
+
+    `print` shows the most surprising examples; `to_rows` is what `pandas.DataFrame` takes.
 
     Attributes:
         ids: which examples.
@@ -37,6 +40,26 @@ class Influence:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        """A small table: the examples with the largest loo_nll."""
+        if len(self) == 0:
+            return "Influence(no examples)"
+        shown = self.loo_nll.argsort(descending=True, stable=True)[:SHOWN].tolist()
+        rows = [(int(self.ids[k]), *(float(getattr(self, name)[k]) for name in COLUMNS)) for k in shown]
+        cells = [["id", *COLUMNS]] + [[str(row[0]), *(f"{value:.3g}" for value in row[1:])] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+        examples = f"{len(self):,} example{'s' if len(self) != 1 else ''}"
+        which = f"the {len(rows)} most surprising first" if len(rows) < len(self) else "the most surprising first"
+        return "\n".join([f"Influence of {examples}, {which}:", *lines, *(["..."] if len(rows) < len(self) else [])])
+
+    def to_rows(self) -> list[dict[str, float]]:
+        """One dictionary per example, in the order of the ids, e.g. for `pandas.DataFrame(influence.to_rows())`: "id",
+        "distance", "loo_nll" and "leverage".
+        """
+        columns = [self.ids.tolist(), *(getattr(self, name).tolist() for name in COLUMNS)]
+        return [dict(zip(("id", *COLUMNS), values, strict=True)) for values in zip(*columns, strict=True)]
 
     def top(self, n: int, by: str = "loo_nll") -> Tensor:
         """The ids of the n examples with the largest `by`, the largest first."""

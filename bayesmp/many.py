@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -18,15 +19,24 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from bayesmp import checks
+from bayesmp.arithmetic import few_threads
 from bayesmp.fitting import fit
 from bayesmp.history import History
 from bayesmp.learned import Learned
 from bayesmp.network import Network
+from bayesmp.train_config import TrainConfig
+from bayesmp.trainer import MAX_EPOCHS
 
 QUEUED = 2  # tasks per worker that are packed ahead of time
+
+# Seconds on one core, roughly: what decides whether workers are worth their start. Results do not depend on it.
+STARTING = 4.0  # until workers have imported torch
+PER_NETWORK, PER_VISIT, PER_PRODUCT = 0.2, 1.5e-3, 1e-8  # of training: refreshes, one visit, one example and weight
+AUTO_EPOCHS = 400  # the median of small networks that stop by themselves
 
 Task = tuple[Network, Any, Any, dict[str, Any]]
 Trained = tuple[History, Learned, list[str]]  # with what the network has learned, and warnings
@@ -46,8 +56,9 @@ def fit_many(
     Args:
         networks: trained in place, from their priors; each an object of its own.
         x, y: training data for all of them, tensors or arrays; or two lists with data for each.
-        workers: processes, at most; None takes the number of cores. With 1, or with networks on a GPU, they are
-            trained one after another in this process.
+        workers: processes, at most. None takes the number of cores, or trains one after another in this process, by one
+            thread, where so little is to be done that starting workers (some seconds) would take longer: a guess from
+            rows, weights and epochs. With 1, or with networks on a GPU, they are trained one after another.
         progress: show a progress bar; None shows it in a terminal only.
         options: those of `bayesmp.fit`: epochs, max_epochs, checkpoint, every, keep and the fields of TrainConfig.
             Checkpoints go to a folder per network inside the one given, `network-0000` and so on.
@@ -76,7 +87,8 @@ def fit_many(
         for index, (network, each) in enumerate(zip(networks, data, strict=True))
     ]
     is_local = n_workers < 2 or any(network.device.type != "cpu" for network in networks)
-    answers = _one_by_one(tasks) if is_local else _in_processes(tasks, n_workers)
+    is_little = workers is None and not is_local and _saved(tasks, n_workers) < STARTING
+    answers = _one_by_one(tasks, one_thread=is_little) if is_local or is_little else _in_processes(tasks, n_workers)
     histories: dict[int, History] = {}
     hidden = not (sys.stderr.isatty() if progress is None else progress)
     with closing(answers), tqdm(total=len(tasks), disable=hidden, unit="network") as bar:
@@ -136,6 +148,31 @@ def _count_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _saved(tasks: list[Task], n_workers: int) -> float:
+    """Seconds that this many workers save, their start not counted, roughly."""
+    return sum(_seconds(task) for task in tasks) * (1.0 - 1.0 / n_workers)
+
+
+def _seconds(task: Task) -> float:
+    """How long one network trains on one core, roughly; for data whose length is not known, forever."""
+    network, x, _, options = task
+    n_rows = _count_rows(x)
+    if n_rows is None:
+        return math.inf
+    epochs, limit = options.get("epochs", "auto"), options.get("max_epochs", MAX_EPOCHS)
+    n_epochs = epochs if isinstance(epochs, int) else min(AUTO_EPOCHS, limit)
+    batch_size = 1 if options.get("schedule") == "sequential" else options.get("batch_size", TrainConfig.batch_size)
+    n_visits = n_epochs * -(-n_rows // max(1, batch_size))
+    return PER_NETWORK + PER_VISIT * n_visits + PER_PRODUCT * n_epochs * n_rows * network.products_per_example
+
+
+def _count_rows(x: Any) -> int | None:
+    data = x.dataset if isinstance(x, DataLoader) else x
+    if isinstance(data, tuple) and len(data) == 2:
+        data = data[0]
+    return len(data) if hasattr(data, "__len__") else None
+
+
 def _train(task: Task) -> Trained:
     """One network; its warnings are collected, so that they can say which network they are about."""
     network, x, y, options = task
@@ -148,9 +185,16 @@ def _train(task: Task) -> Trained:
 Answers = Generator[tuple[int, Callable[[], Trained]], None, None]
 
 
-def _one_by_one(tasks: list[Task]) -> Answers:
+def _one_by_one(tasks: list[Task], *, one_thread: bool) -> Answers:
+    train = _train_by_one_thread if one_thread else _train
     for index, task in enumerate(tasks):
-        yield index, partial(_train, task)
+        yield index, partial(train, task)
+
+
+def _train_by_one_thread(task: Task) -> Trained:
+    """As a worker does it: what is learned may differ in its last bits with the number of threads."""
+    with few_threads(task[0].device, n_products=0):
+        return _train(task)
 
 
 def _in_processes(tasks: list[Task], n_workers: int) -> Answers:

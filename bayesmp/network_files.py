@@ -26,6 +26,9 @@ INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its fil
 def load(path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Network:
     """The network of a file that `Network.save` or `Trainer.save` wrote, on the CPU, in the dtype it had.
 
+    Files of estimators are refused, because their networks know standardised numbers only: `MPRegressor.load` and
+    `MPClassifier.load` read them, and the error says which.
+
     Args:
         path: the file.
         classes: layers and heads of your own that the network uses.

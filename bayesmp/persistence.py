@@ -38,6 +38,8 @@ CODES = {
     torch.int64: "I64",
 }
 
+EXPECTED = {"model": "a network", "run": "a training run", "estimator": "an estimator"}
+
 PathLike = str | os.PathLike[str]
 
 
@@ -160,18 +162,24 @@ def opened(path: PathLike, *, kinds: tuple[str, ...]) -> Iterator[SavedFile]:
         ) from error
     with content:
         file = SavedFile(path, content)
-        kind = file.header["kind"]
-        if kind not in kinds:
-            raise ValueError(
-                f"{path!r} holds {_with_article(kind)}, expected {' or '.join(map(_with_article, kinds))}; "
-                "Network.save writes models for bayesmp.load, Trainer.save writes runs for Trainer.load, "
-                "MPRegressor.save and MPClassifier.save write estimators for their load"
-            )
+        if file.header["kind"] not in kinds:
+            what, road = _content(file)
+            raise ValueError(f"{path!r} holds {what}, expected {' or '.join(EXPECTED[kind] for kind in kinds)}; {road}")
         yield file
 
 
-def _with_article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+def _content(file: SavedFile) -> tuple[str, str]:
+    """What a file holds, and how to read it, in words."""
+    kind, path = file.header["kind"], file.path
+    if "table" in file.header:
+        road = f"use it with `bayesmp predict {path} TABLE`, or in Python bayesmp.table_model.TableModel.load({path!r})"
+        return "a model of a table that `bayesmp fit` made", road
+    if kind == "estimator":
+        name = file.header["estimator"]["type"]
+        return f"an {name}", f"read it with bayesmp.{name}.load({path!r})"
+    if kind == "run":
+        return "a training run", f"read it with bayesmp.Trainer.load({path!r}, x, y), its network with bayesmp.load"
+    return "a network", f"read it with bayesmp.load({path!r})"
 
 
 class Header(dict[str, Any]):

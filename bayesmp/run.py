@@ -169,7 +169,9 @@ class Run:
             schedule.hear_score(found.scores["nll"], told.get("rmse", told["nll"]))
             schedule.hear_constant(found.constant)
         if found.belief is not None:
-            schedule.hear_belief(found.belief, *self._heard())
+            n_products = self._products_per_pass(SETTINGS.refresh_examples, SETTINGS.refresh_rank)
+            with few_threads(network.device, n_products=n_products, small=SMALL_PASS):
+                schedule.hear_belief(found.belief, *self._heard())
         marginal = network.marginal
         moved = ((marginal.mean - self._last_mean).square() * marginal.rho).mean().sqrt()
         self._last_mean.copy_(marginal.mean)
@@ -213,7 +215,7 @@ class Run:
     def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
         network = self.network
         x, y = self._heard()
-        n_products = products_per_pass(network, len(x), max_examples=max_examples, max_rank=max_rank)
+        n_products = self._products_per_pass(max_examples, max_rank)
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
             found = refresh(
                 network,
@@ -229,6 +231,9 @@ class Run:
                 network.belief = found.belief
                 network.told = Told.of(self.history.snapshot(), x, y)
         return found
+
+    def _products_per_pass(self, max_examples: int, max_rank: int) -> int:
+        return products_per_pass(self.network, len(self.x), max_examples=max_examples, max_rank=max_rank)
 
     def _heard(self) -> tuple[Tensor, Tensor]:
         """The examples of all batches that have said something."""

@@ -39,6 +39,7 @@ class Settings:
         rest_refreshes: refreshes without progress after which training is at rest.
         rest_visits: visits before which it is not.
         rest_move: root mean square move of the means between two refreshes, in posterior std, below which they rest.
+        rest_anyway: refreshes without progress, and visits, after which training is at rest however the means move.
         balance_steps: products with the curvature of all data, at most, that find the posterior mean.
         balance_tolerance: share of what is found that a further one must add.
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
@@ -76,6 +77,7 @@ class Settings:
     rest_refreshes: int = 3
     rest_visits: int = 250
     rest_move: float = 3.0
+    rest_anyway: tuple[int, int] = (6, 500)
     balance_steps: int = 32
     balance_tolerance: float = 0.0005
     leverage_draws: int = 2

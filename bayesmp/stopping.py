@@ -1,4 +1,4 @@
-"""When training is at rest: the leave-one-out score no longer falls, and the means no longer move."""
+"""When training is at rest: the leave-one-out score no longer falls, and the means no longer move, or to no effect."""
 
 from __future__ import annotations
 
@@ -25,19 +25,33 @@ class Progress:
 
 
 def at_rest(passed: Sequence[Progress], n_visits: int, settings: Settings = SETTINGS) -> bool:
-    """Whether the last `rest_refreshes` refreshes brought no progress and the means have stopped moving.
+    """Whether the last `rest_refreshes` refreshes brought no progress and the means have stopped moving; or the last
+    ones of `rest_anyway`, however the means move.
 
     Refreshes lie a constant factor of epochs apart, so this asks for no gain while training went on for about twice as
-    long. A score that rises is no progress, either: longer training would not help; but a run does not end in a jump.
+    long; for five times as long, where the means still move. In classifiers of few inputs and many units they never
+    stop, and change nothing for the better.
     """
-    n = settings.rest_refreshes
-    if n_visits < settings.rest_visits or len(passed) <= n:
+    is_still = len(passed) > 0 and passed[-1].moved < settings.rest_move
+    if is_still and _brings_nothing(
+        passed, n_visits, settings.rest_refreshes, settings.rest_visits, settings.rest_gain
+    ):
+        return True
+    return _brings_nothing(passed, n_visits, *settings.rest_anyway, settings.rest_gain)
+
+
+def _brings_nothing(passed: Sequence[Progress], n_visits: int, n: int, least_visits: int, gain: float) -> bool:
+    """Whether the last n refreshes brought no better score, after enough visits.
+
+    A score that rises is no progress, either: longer training would not help; but a run does not end in a jump.
+    """
+    if n_visits < least_visits or len(passed) <= n:
         return False
     best_before = min(point.score for point in passed[:-n])
     best_since = min(point.score for point in passed[-n:])
-    gain, last, previous = settings.rest_gain, passed[-1], passed[-2].score
-    is_jump = last.score > best_since + gain and previous < best_before + gain  # the next epochs will repair it
-    return best_since > best_before - gain and not is_jump and last.moved < settings.rest_move
+    last, previous = passed[-1].score, passed[-2].score
+    is_jump = last > best_since + gain and previous < best_before + gain  # the next epochs will repair it
+    return best_since > best_before - gain and not is_jump
 
 
 def ends_calmly(scores: Sequence[float], left: int, n_epochs: int, settings: Settings = SETTINGS) -> bool:

@@ -65,6 +65,11 @@ class Structure(Generic[P]):
         return len(self.flat)
 
     @property
+    def products_per_example(self) -> int:
+        """Multiplications of one sweep out for one example: every weight as often as it is used."""
+        return sum((slot.stop - slot.start) * math.prod(self.shapes[slot.layer + 1][1:]) for slot in self.slots)
+
+    @property
     def slots(self) -> list[Slot]:
         """Where each weight tensor lives in the flat vector."""
         return self.flat.slots

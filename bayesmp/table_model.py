@@ -75,7 +75,7 @@ class TablePrediction:
     notes: list[str]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TableModel:
     """Predicts one column of a table from the others."""
 
@@ -84,6 +84,13 @@ class TableModel:
     estimator: MPRegressor | MPClassifier
     facts: Facts
     version: str = ""  # of the library that wrote the file it came from
+
+    def __repr__(self) -> str:
+        source = f" of {self.facts.source}" if self.facts.source else ""
+        columns = ", ".join(repr(column.name) for column in self.encoder.columns)
+        return (
+            f"TableModel({self.target.task} of {self.target.name!r} on {columns}; {self.facts.n_rows:,} rows{source})"
+        )
 
     @classmethod
     def fit(

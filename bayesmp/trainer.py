@@ -66,6 +66,8 @@ class Trainer(Run):
         known = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep"]
         if unknown := sorted(set(options) - set(known)):
             hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
+            if any("epoch" in name for name in unknown):
+                hint = "; the number of epochs is the argument epochs of bayesmp.fit and Trainer.run"
             raise TypeError(f"unknown options {unknown}; available: {known}{hint}")
         config = TrainConfig(**options) if config is None else config
         self.checkpoints = None if checkpoint is None else run_files.new_checkpoints(network, checkpoint, every, keep)
@@ -90,7 +92,8 @@ class Trainer(Run):
 
         Args:
             epochs: how many more, or "auto": until the leave-one-out score and the means are at rest (stopping.py);
-                `history.stopped` says why it ended, and a warning comes if it did not come to rest.
+                `history.stopped` says why it ended, and a warning comes if it did not come to rest. 0 trains nothing
+                and returns the history so far, so that `run(30 - trainer.n_epochs)` may ask for none.
             max_epochs: bound for "auto", on all epochs of this run so far.
             progress: show a progress bar; None shows it in a terminal only.
         """
@@ -111,17 +114,19 @@ class Trainer(Run):
 
     def _train(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:
         """`run`; a warning points at the caller this many frames up."""
-        is_auto = isinstance(epochs, str)
-        if is_auto and epochs != "auto":
-            raise ValueError(f"epochs must be a positive integer or 'auto', got {epochs!r}")
-        if is_auto and not self._has_gradients:
+        epochs = checks.check_epochs(epochs, least=0)
+        if isinstance(epochs, str) and not self._has_gradients:
             raise ValueError(
                 "epochs='auto' judges progress by the joint belief, which a layer without gradient() does not allow; "
                 "give a number of epochs"
             )
-        limit = checks.check_positive_int(max_epochs, "max_epochs") - self.n_epochs if is_auto else 0
-        n_epochs = max(0, limit) if is_auto else checks.check_positive_int(epochs, "epochs")
-        return self._train_for(n_epochs, progress, is_auto=is_auto, n_asked=n_epochs, stacklevel=stacklevel + 1)
+        if isinstance(epochs, str):
+            n_epochs = max(0, checks.check_positive_int(max_epochs, "max_epochs") - self.n_epochs)
+            return self._train_for(n_epochs, progress, is_auto=True, n_asked=n_epochs, stacklevel=stacklevel + 1)
+        if epochs == 0 and (self.n_epochs == 0 or self.network.belief is not None):
+            return self.history.snapshot()
+        n_asked = epochs or self.n_epochs  # of none: a run that was interrupted gets its belief, and ends here
+        return self._train_for(epochs, progress, is_auto=False, n_asked=n_asked, stacklevel=stacklevel + 1)
 
     def _train_for(
         self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int

@@ -209,3 +209,21 @@ def test_a_cut_leverage_stays_finite():
         network, network.belief, trainer.x, trainer.y, torch.arange(6), settings=Settings(max_leverage=(0.5, 0.5))
     )
     assert all(part.isfinite().all() for part in found) and (found[0] >= 0).all()
+
+
+def test_influence_is_shown_as_a_table_and_comes_as_rows():
+    """The repr was four tensors in full."""
+    trainer = linear_run(epochs=5)
+    found = trainer.influence()
+    lines = str(found).split("\n")
+    assert lines[0] == "Influence of 24 examples, the 8 most surprising first:" and lines[-1] == "..."
+    assert lines[1].split() == ["id", "distance", "loo_nll", "leverage"] and len(lines) == 11
+    assert [int(line.split()[0]) for line in lines[2:-1]] == found.top(8).tolist()
+    assert float(lines[2].split()[2]) == pytest.approx(float(found.loo_nll.max()), rel=0.01)
+    assert len({len(line) for line in lines[1:-1]}) == 1, "columns stand below each other"
+    rows = found.to_rows()
+    assert [row["id"] for row in rows] == found.ids.tolist() and list(rows[0]) == lines[1].split()
+    assert [row["leverage"] for row in rows] == found.leverage.tolist()
+    few = repr(trainer.influence([5, 3]))
+    assert few.startswith("Influence of 2 examples, the most surprising first:") and "..." not in few
+    assert repr(trainer.influence([5])).startswith("Influence of 1 example, ")

@@ -54,6 +54,70 @@ def test_many_are_trained_as_one_by_one(workers):
         assert one.loo_nll == other.loo_nll and one.stopped == other.stopped and len(other) == 6
 
 
+def test_workers_are_started_only_where_they_save_time(monkeypatch):
+    """Tiny networks took four seconds longer in processes. Either road ends the same, bit for bit."""
+    x, y = data()
+    ways = []
+    for name in ("_one_by_one", "_in_processes"):
+        way = getattr(many, name)
+        monkeypatch.setattr(
+            many, name, lambda *args, way=way, name=name, **kwargs: (ways.append(name), way(*args, **kwargs))[1]
+        )
+    monkeypatch.setattr(many, "_count_cores", lambda: 2)
+    few, processes, alone = networks(2), networks(2), networks(2)
+    n_threads = torch.get_num_threads()
+    fit_many(few, x, y, epochs=3)
+    assert ways == ["_one_by_one"] and torch.get_num_threads() == n_threads
+    monkeypatch.setattr(many, "STARTING", 0.0)
+    fit_many(processes, x, y, epochs=3)
+    assert ways == ["_one_by_one", "_in_processes"]
+    for one, other, plain in zip(few, processes, alone, strict=True):
+        bmp.fit(plain, x, y, epochs=3)
+        assert_same(one, other, x)
+        assert_same(one, plain, x)
+
+
+def test_what_is_done_by_one_thread_is_done_by_one(monkeypatch):
+    seen = []
+    train = many._train
+    monkeypatch.setattr(many, "_train", lambda task: (seen.append(torch.get_num_threads()), train(task))[1])
+    monkeypatch.setattr(many, "_count_cores", lambda: 2)
+    torch.set_num_threads(2)
+    try:
+        fit_many(networks(2), *data(), epochs=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "n_networks, sizes, n, options, is_little",
+    [
+        (5, (1, 16, 1), 40, {}, True),
+        (100, (1, 32, 32, 1), 200, {}, False),
+        (2, (10, 50, 1), 300, {"epochs": 5}, True),
+        (2, (10, 50, 1), 300, {"epochs": 5, "schedule": "sequential"}, True),
+        (2, (10, 50, 1), 300, {"epochs": 50, "schedule": "sequential"}, False),
+        (4, (64, 200, 200, 10), 1500, {"epochs": 20}, False),
+        (4, (64, 200, 200, 10), 1500, {"epochs": 20, "batch_size": 10_000, "max_epochs": 3}, False),
+        (2, (1, 16, 1), 40, {"max_epochs": 3}, True),
+        (2, (1, 16, 1), 4_000, {}, False),
+    ],
+)
+def test_how_much_is_to_be_done_is_guessed_from_rows_weights_and_epochs(n_networks, sizes, n, options, is_little):
+    network = mlp(sizes, bmp.Regression("learn"))
+    tasks = [(network, np.zeros((n, sizes[0])), None, options)] * n_networks
+    assert (many._saved(tasks, 2) < many.STARTING) is is_little
+
+
+def test_rows_of_all_kinds_of_data_are_counted():
+    x, y = (torch.zeros(7, 2), torch.zeros(7))
+    dataset = torch.utils.data.TensorDataset(x, y)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=3)
+    assert [many._count_rows(part) for part in (x, x.tolist(), (x, y), dataset, loader, iter(x))] == [7] * 5 + [None]
+
+
 def test_one_data_set_serves_all_networks():
     x, y = data()
     found = fit_many(networks(2), torch.tensor(x), torch.tensor(y), workers=1, epochs=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp.cli import app
 from bayesmp.data import Scaling, standardise
 from tests.helpers import blobs, linear_data, mlp
 
@@ -340,3 +342,49 @@ def test_a_run_says_that_another_took_its_network_over_and_goes_back():
     again = mlp([3, 4, 1], bmp.Regression(0.1))
     bmp.fit(again, x, y, epochs=4, progress=False)
     torch.testing.assert_close(network.marginal.mean, again.marginal.mean)
+
+
+def test_a_misspelt_number_of_epochs_comes_with_where_it_goes():
+    x, y = blobs(40)
+    with pytest.raises(
+        TypeError, match=r"unknown options \['epoch'\].*the argument epochs of bayesmp.fit and Trainer.run"
+    ):
+        bmp.fit(mlp([2, 4, 3], bmp.Argmax()), x, y, epoch=3)
+
+
+def test_the_public_surface_is_there():
+    """Names and arguments that others build on; small sizes, and what each of them gives."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=(24, 3, 8, 8)).astype(np.float32), np.arange(24) % 3
+    net = bmp.Network(
+        [bmp.Conv2d(3, 4, 3), bmp.LeakyReLU(0.1), bmp.MaxPool2d(2), bmp.Flatten(), bmp.Linear(36, 3)],
+        head=bmp.Argmax(),
+        seed=0,
+    )
+    history = bmp.fit(net, images, labels, epochs=2, schedule="parallel", batch_size=12)
+    assert len(history.loo_nll) == 2
+    pred = net.predict(images)
+    for name in ("probs", "entropy", "epistemic", "aleatoric"):
+        assert len(getattr(pred, name)) == 24, name
+    assert net.sample_functions(images[:2], 5).shape == (5, 2, 3)
+    for head in (bmp.Regression(0.1), bmp.Softmax(), bmp.Argmax()):
+        assert isinstance(bmp.Network([bmp.Linear(2, 2)], head=head), bmp.Network)
+    names = inspect.signature(bmp.fit).parameters
+    assert list(names)[:3] == ["network", "x", "y"] and names["epochs"].default == "auto"
+    assert bmp.TrainConfig().batch_size == 128 and bmp.TrainConfig().schedule == "parallel"
+    assert list(inspect.signature(bmp.from_torch).parameters)[:2] == ["module", "head"]
+    assert "weights" in inspect.signature(bmp.to_torch).parameters
+    assert next(iter(inspect.signature(bmp.merge).parameters)) == "trainers"
+    assert inspect.signature(bmp.MPRegressor).parameters["hidden"].default == (50,)
+    found = {command.name or command.callback.__name__ for command in app.registered_commands}
+    found |= {group.name for group in app.registered_groups}
+    assert {"demo", "fit", "predict", "evaluate", "experiment", "info"} <= found
+
+
+def test_a_regression_prediction_has_all_its_parts():
+    x, y = blobs(40)
+    net = mlp([2, 4, 1], bmp.Regression("learn"))
+    bmp.fit(net, x, y.float(), epochs=2)
+    pred = net.predict(x)
+    parts = [pred.mean, pred.epistemic_var, pred.var, pred.std, *pred.interval(0.9), pred.quantile(0.1)]
+    assert all(part.shape == (40,) for part in [*parts, pred.log_prob(y.float())]) and float(pred.noise_var) > 0

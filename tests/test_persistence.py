@@ -314,7 +314,7 @@ def test_any_reader_of_safetensors_reads_a_file(model):
 
 def test_a_model_is_not_a_run(model):
     x, y = linear_data(5, 2)
-    with pytest.raises(ValueError, match=r"holds a model, expected a run.*Trainer.save"):
+    with pytest.raises(ValueError, match=r"holds a network, expected a training run; read it with bayesmp.load\("):
         bmp.Trainer.load(model, x, y)
 
 

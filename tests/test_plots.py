@@ -169,6 +169,20 @@ def test_predictions_against_the_truth_show_what_was_missed():
     assert draw(ax).startswith(b"\x89PNG")
 
 
+def test_a_prediction_can_be_drawn_as_it_is():
+    """It wanted mean, std and intervals one by one, where the other pictures take predictions."""
+    mean, y = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.05, 1.0, 5.0])
+    prediction = bmp.RegressionPrediction(mean, torch.full((3,), 0.01), torch.tensor(0.02))
+    found = plots.predicted_against_true(prediction, y, level=0.5)
+    expected = plots.predicted_against_true(mean, prediction.std, y, interval=prediction.interval(0.5), level=0.5)
+    for one, other in zip(found.containers, expected.containers, strict=True):
+        np.testing.assert_array_equal(one.lines[0].get_xydata(), other.lines[0].get_xydata())
+    assert found.texts[0].get_text() == expected.texts[0].get_text()
+    for wrong in ((prediction, prediction.std, y), (mean, y)):
+        with pytest.raises(ValueError, match="give a prediction and the targets, or mean, std and the targets"):
+            plots.predicted_against_true(*wrong)
+
+
 def test_confusion_counts_true_against_predicted():
     probs = np.eye(3)[[0, 1, 1, 2]]
     ax = plots.confusion(probs, np.array([0, 1, 2, 2]), ["a", "b", "a very long name"])

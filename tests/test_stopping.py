@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from sklearn.datasets import make_circles
 
 import bayesmp as bmp
 from bayesmp.settings import SETTINGS, Settings
@@ -70,6 +71,30 @@ def test_at_rest_only_after_enough_visits_and_when_means_are_still():
     assert not at_rest(passed(*scores, moved=1.0), 100, RULE) and at_rest(passed(*scores, moved=0.99), 100, RULE)
     still = [*passed(*scores, moved=5.0), Progress(5, 1.0, 0.1)]
     assert at_rest(still, 100, RULE), "only the last move counts"
+
+
+def test_at_rest_after_much_longer_however_the_means_move():
+    """Classifiers of two or three columns ran to the limit, with scores that had not changed for hundreds of epochs."""
+    rule = Settings(rest_gain=0.01, rest_refreshes=2, rest_visits=10, rest_move=1.0, rest_anyway=(4, 50))
+    assert not at_rest(passed(*[1.0] * 4, moved=5.0), 50, rule), "no score from before the last four"
+    assert at_rest(passed(*[1.0] * 5, moved=5.0), 50, rule) and not at_rest(passed(*[1.0] * 5, moved=5.0), 49, rule)
+    assert not at_rest(passed(1.0, 1.0, 0.98, 0.98, 0.98, moved=5.0), 50, rule), "progress"
+    assert not at_rest(passed(1.0, 1.0, 1.0, 1.0, 1.0, 1.2, moved=5.0), 50, rule), "a jump"
+    assert not at_rest(passed(*[math.nan] * 6, moved=5.0), 50, rule)
+
+
+def test_a_classifier_of_two_columns_rests_though_its_means_move():
+    """Circles; two thousand rows took 981 epochs. It is as good as after five times as many epochs."""
+    x, y = make_circles(1200, noise=0.15, factor=0.5, random_state=0)
+    x = torch.tensor(x / x.std(0)).float()
+    network = mlp([2, 50, 2], bmp.Argmax())
+    trainer = bmp.Trainer(network, x[:600], y[:600], batch_size=30)
+    history = trainer.run(progress=False)
+    assert history.stopped.startswith("at rest") and len(history) < 100
+    assert history[-1].loo["moved"] > SETTINGS.rest_move, "or this shows nothing"
+    early = -float(network.predict(x[600:]).log_prob(torch.tensor(y[600:])).mean())
+    trainer.run(4 * len(history), progress=False)
+    assert early < -float(network.predict(x[600:]).log_prob(torch.tensor(y[600:])).mean()) + 0.01
 
 
 def test_nothing_finite_is_not_at_rest():
@@ -161,6 +186,37 @@ def test_other_epochs_are_refused(epochs):
     network, x, y, options = regression()
     with pytest.raises(ValueError, match="epochs must be a positive integer"):
         bmp.fit(network, x, y, epochs=epochs, **options)
+
+
+def test_no_further_epochs_change_nothing():
+    """`run(30 - trainer.n_epochs)` may come to 0, which was an error."""
+    network, x, y, options = regression()
+    trainer = bmp.Trainer(network, x, y, **options)
+    assert len(trainer.run(0)) == 0 and trainer.history.stopped == "" and network.belief is None
+    first = trainer.run(3)
+    before, std = network.marginal.tau.clone(), network.predict(x).std
+    again = trainer.run(3 - trainer.n_epochs)
+    assert again.records == first.records and again.stopped == first.stopped
+    assert torch.equal(network.marginal.tau, before) and torch.equal(network.predict(x).std, std)
+    with pytest.raises(ValueError, match=r"epochs must be 0, a positive integer or 'auto', got -2; it is"):
+        trainer.run(-2)
+    with pytest.raises(ValueError, match=r"must be a positive integer or 'auto', got 0; to look at .* predict"):
+        bmp.fit(network, x, y, epochs=0)
+
+
+def test_no_further_epochs_end_a_run_that_was_interrupted(monkeypatch):
+    network, x, y, options = regression()
+    trainer = bmp.Trainer(network, x, y, **options)
+    monkeypatch.setattr(trainer, "_finish", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(3)
+    monkeypatch.undo()
+    assert network.belief is None and trainer.history.stopped == "interrupted"
+    history = trainer.run(0)
+    whole, _, _, _ = regression()
+    bmp.fit(whole, x, y, epochs=3, **options)
+    assert_same(network, whole, x)
+    assert len(history) == 3 and history.stopped == "ran the 3 epochs asked for; not at rest yet"
 
 
 @pytest.mark.parametrize("make", PROBLEMS.values(), ids=PROBLEMS)

@@ -81,8 +81,8 @@ BAD_OPTIONS = {
     "batch_size 2.5": ({"batch_size": 2.5}, ValueError, "batch_size must be a positive integer, got 2.5"),
     "batch_size True": ({"batch_size": True}, ValueError, "batch_size must be a positive integer, got True"),
     "batch_size None": ({"batch_size": None}, ValueError, "batch_size must be a positive integer, got None"),
-    "epochs 0": ({"epochs": 0}, ValueError, "epochs must be a positive integer, got 0"),
-    "epochs 1.0": ({"epochs": 1.0}, ValueError, "epochs must be a positive integer, got 1.0"),
+    "epochs 0": ({"epochs": 0}, ValueError, "epochs must be a positive integer or 'auto', got 0"),
+    "epochs 1.0": ({"epochs": 1.0}, ValueError, "epochs must be a positive integer or 'auto', got 1.0"),
     "epochs all": ({"epochs": "all"}, ValueError, "epochs must be a positive integer"),
     "max_epochs 0": ({"max_epochs": 0}, ValueError, "max_epochs must be a positive integer, got 0"),
     "schedule": ({"schedule": "serial"}, ValueError, r"one of \['parallel', 'sequential'\], got 'serial'"),
@@ -111,13 +111,13 @@ def test_a_config_and_options_together_are_refused():
     assert_unchanged(network, before)
 
 
-@pytest.mark.parametrize("epochs", [0, -1, 1.5, None, "all"])
-def test_a_run_of_no_epochs_is_refused_and_changes_nothing(epochs):
+@pytest.mark.parametrize("epochs", [-1, 1.5, None, "all"])
+def test_a_number_of_epochs_that_is_none_is_refused_and_changes_nothing(epochs):
     network = mlp([3, 4, 1], bmp.Regression(0.09))
     trainer = bmp.Trainer(network, X, Y, batch_size=8)
     trainer.run(1)
     before, sites = snapshot(network), trainer.sites.slope.clone()
-    with pytest.raises(ValueError, match="epochs must be a positive integer"):
+    with pytest.raises(ValueError, match="epochs must be 0, a positive integer or 'auto', got"):
         trainer.run(epochs)
     assert_unchanged(network, before)
     assert torch.equal(trainer.sites.slope, sites) and trainer.n_epochs == 1

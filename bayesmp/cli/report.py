@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def load_model(path: Path) -> TableModel:
     """The model of a file."""
     if path.suffix.lower() in tables.ENDINGS:
-        raise tables.TableError(f"{str(path)!r} is a table; the model comes first, then the table")
+        raise tables.TableError(f"{str(path)!r} is a table; the model comes first, then the table, if one is needed")
     from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
 
     return TableModel.load(path)

@@ -34,16 +34,19 @@ class Scaling:
             raise ValueError(f"cannot standardise by an empty array of shape {x.shape}")
         per_feature = x.ndim == 2 if per_feature is None else per_feature
         axis = 0 if per_feature else None
-        mean = np.asarray(x.mean(axis=axis, dtype=np.float64))
-        squares = np.zeros_like(mean)
-        for start in range(0, len(x), CHUNK):
-            squares += np.square(x[start : start + CHUNK] - mean).sum(axis=axis)
-        std = np.sqrt(squares / (len(x) if per_feature else x.size))
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            mean, std = _moments(x, axis)
+            lost = ~np.isfinite(std) | (std == 0.0)  # squares beyond the range of float64, or nothing to square
+            if lost.any():
+                size = np.abs(x).max(axis=axis).astype(np.float64)
+                size = np.where(size > 0.0, size, 1.0)
+                mean, std = np.where(lost, np.multiply(_moments(x / size, axis), size), (mean, std))
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):
             raise ValueError("cannot standardise data with NaN or infinite values; impute or drop them")
         # a constant column's std is rounding error of its mean, not always exactly 0; in small units no std is an error
         constant = std <= 1e-12 * np.abs(mean)
-        return cls(mean, np.where(constant, 1.0, std))
+        first = x[0] if per_feature else x.flat[0]  # the value itself, so that equal numbers become 0 exactly
+        return cls(np.where(constant, first, mean).astype(np.float64), np.where(constant, 1.0, std))
 
     def apply(self, x: Any) -> Any:
         """(x - mean) / std, in x's own floating type, or float32 for integers such as pixels; a tensor for a tensor."""
@@ -63,6 +66,15 @@ class Scaling:
         if isinstance(x, Tensor):
             return x * torch.as_tensor(self.std).to(x) + torch.as_tensor(self.mean).to(x)
         return np.asarray(_as_array(x) * self.std + self.mean)
+
+
+def _moments(x: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and std, of each column (axis 0) or of all."""
+    mean = np.asarray(x.mean(axis=axis, dtype=np.float64))
+    squares = np.zeros_like(mean)
+    for start in range(0, len(x), CHUNK):
+        squares += np.square(x[start : start + CHUNK] - mean).sum(axis=axis)
+    return mean, np.asarray(np.sqrt(squares / (x.size if axis is None else len(x))))
 
 
 def _as_array(x: Any) -> NDArray[Any]:

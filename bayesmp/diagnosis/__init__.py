@@ -1,7 +1,7 @@
 """What looks wrong with a trained network, in words: `network.diagnose(x, y)`.
 
 `findings.py` says what a finding is, `told.py` what training leaves behind to judge by; `data.py`, `layers.py`,
-`runs.py` and `predictions.py` hold the judgements, one function each, and `judge.py` asks them all.
+`fits.py`, `runs.py` and `predictions.py` hold the judgements, and `judge.py` asks them all.
 """
 
 from bayesmp.diagnosis.findings import Diagnosis, Finding

@@ -7,11 +7,16 @@ from typing import Any
 import torch
 
 from bayesmp import checks, examples
-from bayesmp.diagnosis import data, layers, predictions, runs
+from bayesmp.diagnosis import data, fits, layers, predictions, runs
 from bayesmp.diagnosis.findings import PROBLEM, Diagnosis, Finding
 from bayesmp.diagnosis.told import Told
 
 MOST_ROWS = 5000  # of the data given that are predicted
+
+CONSEQUENCES = {  # of a finding, which would only lead astray beside it
+    "memorised_noise": ("prior_too_narrow", "prior_too_wide", "no_signal", "ended_in_a_jump", "link_far_off"),
+    "stuck_at_noise": ("prior_too_narrow", "no_signal", "too_unsure"),
+}
 
 
 def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Diagnosis:
@@ -46,7 +51,7 @@ def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Dia
         *layers.judge_units(network, x),
         *layers.judge_weights(learned),
         *layers.judge_prior(learned, network, told),
-        *runs.judge_constant(network, told),
+        *runs.judge_constant(network, told, x, y),
     ]
     not_judged = []
     if told is None:
@@ -63,6 +68,8 @@ def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Dia
     prediction = network.predict(x) if has_units else None  # else all of it would repeat that
     if prediction is not None:
         found += predictions.judge_signal(prediction, learned)
+        if told is not None:
+            found += fits.judge_memory(network, told, prediction, y, is_training=is_training)
     if is_training:
         not_judged.append("calibration (these are the training data: give others)")
     elif n_rows < predictions.FEW_ROWS:
@@ -74,5 +81,12 @@ def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Dia
         found += predictions.judge_calibration(prediction, y)
         if told is not None:
             found += predictions.judge_leave_one_out(prediction, y, told)
+    found = _without_consequences(found)
     found.sort(key=lambda finding: finding.severity != PROBLEM)
     return Diagnosis(found, n_rows, not_judged)
+
+
+def _without_consequences(found: list[Finding]) -> list[Finding]:
+    kinds = {finding.kind for finding in found}
+    dropped = {kind for cause in kinds for kind in CONSEQUENCES.get(cause, ())}
+    return [finding for finding in found if finding.kind not in dropped]

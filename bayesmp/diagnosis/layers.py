@@ -107,7 +107,7 @@ def judge_prior(layers: Sequence[Learned], network: Any, told: Told | None) -> I
             "history.loo_nll.",
             {"wanted_factor": wanted},
         )
-    held, leverage = _held(told), _leverage(network, told)
+    held, leverage = _held(told), mean_leverage(network, told)
     if wanted < TOO_WIDE and (held > HELD or leverage > MEAN_LEVERAGE):
         yield Finding(
             "prior_too_wide",
@@ -128,7 +128,8 @@ def _held(told: Told | None) -> float:
     return found[-1] if found else 0.0
 
 
-def _leverage(network: Any, told: Told | None) -> float:
+def mean_leverage(network: Any, told: Told | None) -> float:
+    """Which share of their outputs training examples hold themselves, by the joint belief; 0 if it is not known."""
     if told is None or network.belief is None:
         return 0.0
     return float(network.belief.degrees_of_freedom) / (told.n_rows * network.n_outputs)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
+from bayesmp.diagnosis.fits import AS_BAD, error_of_one_guess, explained_otherwise
 from bayesmp.diagnosis.told import Told
 from bayesmp.heads import Argmax, Regression, Softmax
 from bayesmp.heads.regression import LEAST_MISS
@@ -16,6 +18,7 @@ from bayesmp.heads.regression import LEAST_MISS
 DOMINATES = 5.0  # times the median of all batches that one may say about the weights
 FEW_BATCHES = 3
 ALL_NOISE = 0.9  # share of the targets' variance from which the network explains next to nothing
+EXPLAINED = 0.2  # share of it that simple means must explain to say that the network is stuck
 LEAST_NOISE = 2.5  # times what the noise's prior alone would give
 FAR_LINK = 2.5  # times below the centre of its prior that a link scale is far off; healthy ones: .8 to 2.6 times it
 JUMP = (0.3, 0.05)  # nats, and share of the best leave-one-out score, by which the last one may lie above it
@@ -55,15 +58,30 @@ def _phrase(stopped: str) -> str:
     return stopped if stopped.startswith("ran") else f"was {stopped}"
 
 
-def judge_constant(network: Any, told: Told | None) -> Iterator[Finding]:
-    """Learned noise, or the learned scale of the link, far below what is usual."""
+def judge_constant(network: Any, told: Told | None, x: Tensor, y: Tensor) -> Iterator[Finding]:
+    """Learned noise that is all of the targets or none of them, or a learned scale of the link far below the usual.
+
+    Args:
+        network, told: what was trained, and what training left behind.
+        x, y: the rows given, by which noise that is all of the targets is told from a network that is stuck.
+    """
     head = network.head
     if not head.is_learned:
         return
     if isinstance(head, Regression):
-        yield from _judge_noise(float(head.in_training(network.head_log_weights)), told)
-    elif isinstance(head, (Argmax, Softmax)):
+        yield from _judge_noise(float(head.in_training(network.head_log_weights)), told, x, y)
+    elif isinstance(head, (Argmax, Softmax)) and not _predicts_left_out(told, y):
         yield from _judge_link(float(head.expected(network.head_log_weights)), float(head.natural_scale))
+
+
+def _predicts_left_out(told: Told | None, y: Tensor) -> bool:
+    """Whether labels left out are predicted better than by the most frequent one, which chance does not explain."""
+    errors = [error for error in told.history.loo_error if not math.isnan(error)] if told is not None else []
+    if told is None or not errors:
+        return False
+    guess = error_of_one_guess(told, y)
+    chance = 2.0 * math.sqrt(guess * (1.0 - guess) / told.n_rows)
+    return errors[-1] < AS_BAD * guess - chance
 
 
 def _judge_link(value: float, usual: float) -> Iterator[Finding]:
@@ -80,21 +98,32 @@ def _judge_link(value: float, usual: float) -> Iterator[Finding]:
         )
 
 
-def _judge_noise(value: float, told: Told | None) -> Iterator[Finding]:
+def _judge_noise(value: float, told: Told | None, x: Tensor, y: Tensor) -> Iterator[Finding]:
     if told is None or told.y_std is None:
         return
     spread = float(told.y_std.square().mean())
     least = LEAST_MISS**2 / (told.n_rows * len(told.y_std))
     if value > ALL_NOISE * spread:
+        seen = (
+            f"the learned noise has a variance of {value:.3g}, all of the targets' {spread:.3g}: the network explains"
+        )
+        numbers = {"noise_var": value, "target_var": spread, "explained_otherwise": explained_otherwise(x, y)}
+        if (found := numbers["explained_otherwise"]) > EXPLAINED:
+            yield Finding(
+                "stuck_at_noise",
+                PROBLEM,
+                f"{seen} nothing of them, though near neighbours or a straight line explain {100 * found:.0f} % of the "
+                "variance of these rows. It is stuck: all was taken for noise before anything was learned. Give a "
+                "small noise, e.g. Regression(0.01), which cannot grow; or try wider layers and a longer run.",
+                numbers,
+            )
+            return
         yield Finding(
             "noise_at_limit",
             PROBLEM,
-            f"the learned noise has a variance of {value:.3g}, all of the targets' {spread:.3g}: the network "
-            "explains nothing "
-            "of them. Check that rows of x and y belong together and that inputs are scaled; a longer run or another "
-            "seed "
-            "may help; or there is nothing to find.",
-            {"noise_var": value, "target_var": spread},
+            f"{seen} nothing of them, nor do near neighbours or a straight line. Check that rows of x and y belong "
+            "together and that inputs are scaled; or there is nothing to find.",
+            numbers,
         )
     elif value < LEAST_NOISE * least:
         yield Finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from bayesmp import checks
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import Diagnosis
 from bayesmp.heads import Head
@@ -30,6 +32,9 @@ from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
 Floats: TypeAlias = NDArray[np.float64]
 Hidden: TypeAlias = int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
 Self = TypeVar("Self", bound="MPEstimator")
+
+FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
+NAMED = 3  # columns that an error names
 
 HIDDEN_FORMS = (
     "widths such as (50,) or (32, 32), all layers of the network such as [Linear(10, 50), LeakyReLU(), Linear(50, 1)], "
@@ -140,10 +145,12 @@ class MPEstimator(BaseEstimator, ABC):
         history = self._run(network, x_scaling.apply(x), posed.targets, seed)
         self._seed, self._x, self._y, self._x_scaling, self._y_scaling = seed, x, y, x_scaling, posed.scaling
         self.network_, self.history_, self.n_iter_ = network.to(torch.float64), history, len(history)
-        self.loo_score_, self.loo_error_ = self._tell_loo(history.loo_nll[-1], history.loo_error[-1])
+        scores = (history.loo_nll[-1], history.loo_error[-1]) if len(x) >= FEWEST_ROWS else (math.nan, math.nan)
+        self.loo_score_, self.loo_error_ = self._tell_loo(*scores)
         return self
 
     def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
+        checks.check_epochs(self.epochs, least=1)
         trainer = Trainer(network, x, targets, batch_size=self.batch_size, seed=seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=f"training was {NOT_AT_REST}")  # said below, for estimators
@@ -168,17 +175,69 @@ class MPEstimator(BaseEstimator, ABC):
     def _check_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
         """X, and y if it is given, as scikit-learn checks them, and with advice about columns of text."""
         try:
-            return validate_data(self, X, y, dtype=np.float64, **options)
-        except ValueError as error:
-            if "could not convert string to float" not in str(error):
+            with np.errstate(invalid="ignore"):  # of inf - inf, by which scikit-learn finds out
+                return validate_data(self, X, y, dtype=np.float64, **options)
+        except (ValueError, TypeError) as error:
+            name, said = type(self).__name__, str(error).split("\n")[0].rstrip(".")
+            if said.startswith("Input X contains"):
+                raise ValueError(
+                    f"{said}{_name_gaps(X)}; drop such rows or columns, or fill the gaps, e.g. with a SimpleImputer "
+                    f"before {name} in a pipeline"
+                ) from error
+            if (dates := _columns_of(X, "mM")) and "DType" in said:
+                raise ValueError(
+                    f"X has columns of dates, {dates}, and {name} learns from numbers only: turn them into numbers "
+                    "first, e.g. the year, or days since some date"
+                ) from error
+            if "could not convert string to float" not in said:
                 raise
+            if not _is_number(y, said):
+                raise ValueError(f"{said}; {name} predicts numbers, and MPClassifier labels of any type") from error
+            text = _columns_of(X, "OSUT")
             raise ValueError(
-                f"{error}; {type(self).__name__} learns from numbers only: encode columns of text first, e.g. with "
-                "OneHotEncoder in a ColumnTransformer"
+                f"{said}; {name} learns from numbers only: encode columns of text"
+                f"{f' ({text})' if text else ''} first, e.g. with OneHotEncoder in a ColumnTransformer"
             ) from error
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")
+
+
+def _name_gaps(X: Any) -> str:
+    """Which columns of a table are not finite, as the end of a sentence; nothing for what is no plain table."""
+    try:
+        is_frame = hasattr(X, "to_numpy")
+        values = X.to_numpy(dtype=np.float64, na_value=np.nan) if is_frame else np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        return ""
+    is_bad = ~np.isfinite(values)
+    if is_bad.ndim != 2:
+        return ""
+    names = getattr(X, "columns", range(is_bad.shape[1]))
+    found = [f"column {name!r} in {count:,}" for name, count in zip(names, is_bad.sum(0), strict=True) if count]
+    more = f", and {len(found) - NAMED} more columns" if len(found) > NAMED else ""
+    return f": {', '.join(found[:NAMED])}{more} of {len(is_bad):,} rows"
+
+
+def _columns_of(X: Any, kinds: str) -> str:
+    """The first columns of a data frame whose types are of these NumPy kinds, as text; T: one that NumPy does not know,
+    such as a category."""
+    if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
+        return ""
+    found = [name for name, dtype in X.dtypes.items() if _kind(dtype) in kinds]
+    return ", ".join(map(repr, found[:NAMED])) + (", ..." if len(found) > NAMED else "")
+
+
+def _kind(dtype: Any) -> str:
+    """The letter that NumPy has for it; T for categories and texts of pandas' own."""
+    is_own = str(dtype) == "category" or str(dtype).startswith(("string", "str"))
+    return "T" if is_own else str(getattr(dtype, "kind", "O"))
+
+
+def _is_number(y: Any, said: str) -> bool:
+    """Whether this is not where the text that could not be converted is."""
+    values = np.asarray(y).ravel()
+    return values.dtype.kind not in "OUS" or not any(repr(str(value)) in said for value in values)
 
 
 def make_network(hidden: Hidden, n_inputs: int, n_outputs: int, head: Head, *, seed: int) -> Network:

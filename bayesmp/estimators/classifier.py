@@ -35,8 +35,8 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         history_: what training told, one record per epoch.
         n_iter_: epochs of the last `fit` or `partial_fit`.
         loo_score_: leave-one-out score, higher is better: mean log-probability of each training label, predicted
-            without its row (nats); from a random part of more than 1,024 rows.
-        loo_error_: share of training labels that are predicted wrongly without their rows.
+            without its row (nats); from a random part of more than 1,024 rows. NaN for fewer than three rows.
+        loo_error_: share of training labels that are predicted wrongly without their rows; NaN as well.
         n_features_in_, feature_names_in_: the columns seen in `fit`.
 
     Note:
@@ -94,8 +94,9 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return self._predict(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
-        if isinstance(y, (list, tuple)):
-            missing = [row for row, label in enumerate(y) if label is None or label != label]  # NaN is not itself
+        labels = y if isinstance(y, (list, tuple)) else np.asarray(y)
+        if isinstance(labels, (list, tuple)) or (labels.ndim == 1 and labels.dtype.kind == "O"):
+            missing = [row for row, label in enumerate(labels) if _is_missing(label)]
             if missing:
                 raise ValueError(f"y has a missing label in row {missing[0]}; drop such rows, or give them a label")
         x, y = self._check_table(X, y, reset=is_first)
@@ -127,3 +128,8 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         x = self._check_inputs(X)
         found: ClassPrediction = self.network_.predict(x)
         return found
+
+
+def _is_missing(label: Any) -> bool:
+    """None, NaN, or pandas' NA."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or bool(label != label)  # NaN is not itself

@@ -51,7 +51,7 @@ class SavedEstimator(MPEstimator):
         for name in SCALINGS:
             if (scaling := learned[name]) is not None:
                 arrays |= {f"scaling.{name}.mean": scaling.mean, f"scaling.{name}.std": scaling.std}
-        tensors = {name: torch.as_tensor(np.ascontiguousarray(part)) for name, part in arrays.items()}
+        tensors = {name: torch.as_tensor(np.require(part, requirements=("C", "W"))) for name, part in arrays.items()}
         header = {**(extra or {}), "network": self.network_.description(), "estimator": described}
         persistence.write(path, kind="estimator", header=header, tensors={**self.network_.state(), **tensors})
 

@@ -44,13 +44,15 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         history_: what training told, one record per epoch.
         n_iter_: epochs of the last `fit` or `partial_fit`.
         loo_score_: leave-one-out score, higher is better: mean log-density of each training target, in its own units,
-            predicted without its row (nats; mean over targets, too); from a random part of more than 1,024 rows.
+            predicted without its row (nats; mean over targets, too); from a random part of more than 1,024 rows. NaN
+            for fewer than three rows; of targets that are all equal it follows from the noise assumed (Note).
         loo_error_: leave-one-out root mean squared error in units of y; with several targets, in standard deviations of
-            each of them.
+            each of them. NaN for fewer than three rows.
         n_features_in_, feature_names_in_: the columns seen in `fit`.
 
     Note:
-        Targets that are all equal give neither scale nor noise: both are then taken from their size, the noise as 1 %.
+        Targets that are all equal give neither scale nor noise: both are then taken from their size, the noise as 1 %;
+        `fit` warns of it.
         The rows seen are kept, so that `partial_fit` can add to them; a pickle or a saved file holds them, too.
     """
 
@@ -59,7 +61,14 @@ class MPRegressor(RegressorMixin, SavedEstimator):
 
     def fit(self, X: Any, y: Any) -> MPRegressor:
         """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten."""
-        self._learn(*self._check_data(X, y, is_first=True), is_first=True)
+        x, y = self._check_data(X, y, is_first=True)
+        if bool((y == y[0]).all()):
+            what = "there is one row only" if len(y) == 1 else f"all {len(y):,} targets are equal"
+            warnings.warn(
+                f"{what}, so nothing can be learned about y but its size; standard deviations are guesses (1 % of it)",
+                stacklevel=2,
+            )
+        self._learn(x, y, is_first=True)
         self._tell_unequal_noise()
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,15 +72,17 @@ def regression_bands(
 
 
 def predicted_against_true(
-    mean: Array,
+    mean: Any,
     std: Array,
-    y: Array,
+    y: Array | None = None,
     ax: Axes | None = None,
     *,
     level: float = 0.9,
     interval: tuple[Array, Array] | None = None,
 ) -> Axes:
     """Predictions of real targets against the targets, with central intervals; those that miss the target are orange.
+
+    Call it with a prediction and the targets, `predicted_against_true(prediction, y)`, or with arrays:
 
     Args:
         mean, std: of the predictive Gaussians, (n,).
@@ -89,6 +91,13 @@ def predicted_against_true(
         level: probability that an interval is meant to hold its target with.
         interval: the ends of the intervals, `prediction.interval(level)`, where noise has other tails than a Gaussian.
     """
+    is_prediction = hasattr(mean, "interval")
+    if is_prediction == (y is not None):
+        raise ValueError("give a prediction and the targets, or mean, std and the targets")
+    if is_prediction:
+        interval = mean.interval(level) if interval is None else interval
+        mean, std, y = mean.mean, mean.std, std
+    assert y is not None
     ax = make_axes(ax, size=(4.8, 4.6))
     centre, spread, truth = (column(values) for values in (mean, std, y))
     half = NormalDist().inv_cdf((1.0 + level) / 2.0) * spread

@@ -99,10 +99,14 @@ def test_files_of_another_kind_are_refused(path):
     model.save(path)
     with pytest.raises(ValueError, match=r"holds an MPRegressor, expected an MPClassifier; use MPRegressor.load"):
         bmp.MPClassifier.load(path)
-    with pytest.raises(ValueError, match="holds an estimator, expected a model or a run"):
+    with pytest.raises(
+        ValueError, match=r"holds an MPRegressor, expected a network or a tra.*bayesmp.MPRegressor.load\("
+    ):
         bmp.load(path)
+    with pytest.raises(ValueError, match=r"holds an MPRegressor, expected a training run; read it with"):
+        bmp.Trainer.load(path, x, y)
     model.network_.save(path)
-    with pytest.raises(ValueError, match="holds a model, expected an estimator"):
+    with pytest.raises(ValueError, match=r"holds a network, expected an estimator; read it with bayesmp.load\("):
         bmp.MPRegressor.load(path)
 
 

@@ -129,7 +129,8 @@ def test_predictions_have_the_shape_of_the_targets(shape):
 def test_constant_targets_are_predicted(value):
     """They give no scale but their size, and no noise: 1 % of it is taken."""
     x, _, _, _ = linear(80)
-    model = bmp.MPRegressor((4,), epochs=30, random_state=0).fit(x, np.full(40, value))
+    with pytest.warns(UserWarning, match="all 40 targets are equal"):
+        model = bmp.MPRegressor((4,), epochs=30, random_state=0).fit(x, np.full(40, value))
     mean, std = model.predict(x, return_std=True)
     size = abs(value) or 1.0
     np.testing.assert_allclose(mean, value, atol=0.02 * size)
@@ -146,7 +147,8 @@ def test_one_target_of_several_may_be_constant():
 
 
 def test_one_row_is_enough_to_predict_it():
-    model = bmp.MPRegressor((4,), epochs=20, random_state=0).fit([[1.0, 2.0]], [5.0])
+    with pytest.warns(UserWarning, match="there is one row only"):
+        model = bmp.MPRegressor((4,), epochs=20, random_state=0).fit([[1.0, 2.0]], [5.0])
     mean, std = model.predict([[1.0, 2.0], [9.0, -9.0]], return_std=True)
     assert mean[0] == pytest.approx(5.0, abs=0.2)
     assert std[1] > 5 * std[0]

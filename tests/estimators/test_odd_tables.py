@@ -1,0 +1,204 @@
+"""Tables that people really have: constant columns, copies, next to no rows, gaps, numbers of any size."""
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bayesmp as bmp
+from bayesmp.data import Scaling
+
+ESTIMATORS = [bmp.MPRegressor, bmp.MPClassifier]
+OPTIONS = {"hidden": (8,), "epochs": 30, "random_state": 0}
+
+
+def table(n: int = 40) -> tuple[np.ndarray, dict[type, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 3))
+    return x, {bmp.MPRegressor: x[:, 0] + 0.1 * rng.normal(size=n), bmp.MPClassifier: (x[:, 0] > 0).astype(int)}
+
+
+def predicted(model, x) -> np.ndarray:
+    return np.stack(model.predict(x, return_std=True)) if hasattr(model, "predict_interval") else model.predict_proba(x)
+
+
+def fitted(cls, x, y, **options):
+    """Without a single warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return cls(**{**OPTIONS, **options}).fit(x, y)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+@pytest.mark.parametrize("value", [0.0, 7.0, 1e9, 0.1])
+def test_a_constant_column_is_as_good_as_none(cls, value):
+    """Whatever its value, it says nothing; a column of zeros has to give the same."""
+    x, y = table()
+    other, zero = x.copy(), x.copy()
+    other[:, 1], zero[:, 1] = value, 0.0
+    found, expected = fitted(cls, other, y[cls]), fitted(cls, zero, y[cls])
+    np.testing.assert_allclose(predicted(found, other), predicted(expected, zero), rtol=1e-6)
+    assert found.loo_score_ == pytest.approx(expected.loo_score_)
+    assert found.score(other, y[cls]) > 0.8
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_columns_that_are_all_constant_leave_the_mean(cls):
+    x, y = table(60)
+    found = predicted(fitted(cls, np.ones_like(x), y[cls], epochs=100), np.ones((1, 3)))
+    if cls is bmp.MPRegressor:
+        assert found[0, 0] == pytest.approx(y[cls].mean(), abs=0.1) and found[1, 0] == pytest.approx(
+            y[cls].std(), rel=0.1
+        )
+    else:
+        assert found[0, 1] == pytest.approx(y[cls].mean(), abs=0.05)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_rows_that_are_there_several_times(cls):
+    """With equal targets they are known well; with different ones the spread of these is what is known. Where all rows
+    are copies, the rounding error of a column's mean was told as inputs that are not scaled.
+    """
+    x, y = table(10)
+    copies = np.repeat(x, 8, 0)
+    model = fitted(cls, copies, np.repeat(y[cls], 8), epochs=60)
+    assert model.score(x, y[cls]) > 0.9 and math.isfinite(model.loo_score_)
+    one_place = np.repeat(x[:1], 40, 0)
+    targets = np.random.default_rng(1).normal(size=40)
+    found = predicted(fitted(cls, one_place, targets if cls is bmp.MPRegressor else targets > 0, epochs=60), x[:1])[
+        :, 0
+    ]
+    if cls is bmp.MPRegressor:
+        assert found[0] == pytest.approx(targets.mean(), abs=0.1) and found[1] == pytest.approx(targets.std(), rel=0.15)
+    else:
+        assert found[0] == pytest.approx((targets <= 0).mean(), abs=0.08)  # one standard error
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_two_rows_can_be_learned_but_not_judged(cls):
+    """Their leave-one-out scores were figures from nowhere: for a regression 4 nats."""
+    x, y = np.array([[0.0, 1.0], [1.0, 3.0]]), np.array([0, 1])
+    model = fitted(cls, x, y)
+    assert math.isnan(model.loo_score_) and math.isnan(model.loo_error_)
+    found = predicted(model, x)
+    assert np.isfinite(found).all() and (model.predict(x).round() == y).all()
+    three = fitted(cls, [[0.0], [1.0], [2.0]], [0, 1, 1])
+    assert math.isfinite(three.loo_score_) and math.isfinite(three.loo_error_)
+
+
+def test_one_row():
+    x, _ = table()
+    with pytest.warns(UserWarning, match=r"there is one row only, so nothing can be learned about y but its size"):
+        model = bmp.MPRegressor(**OPTIONS).fit(x[:1], [5.0])
+    mean, std = model.predict(x[:1], return_std=True)
+    assert mean == pytest.approx([5.0], abs=0.05) and 0.04 < std[0] < 0.2
+    assert math.isnan(model.loo_score_)
+    with pytest.raises(ValueError, match="at least two classes to tell apart, got one class"):
+        bmp.MPClassifier(**OPTIONS).fit(x[:1], [1])
+
+
+def test_targets_of_one_value():
+    x, _ = table()
+    with pytest.warns(UserWarning, match="all 40 targets are equal, so nothing can be learned"):
+        model = bmp.MPRegressor(**OPTIONS).fit(x, np.full(40, -3.0))
+    mean, std = model.predict(x, return_std=True)
+    np.testing.assert_allclose(mean, -3.0, atol=0.05)
+    assert np.isfinite(std).all() and math.isfinite(model.loo_score_)
+    with pytest.raises(ValueError, match=r"at least two classes to tell apart, got one class: \['a'\]"):
+        bmp.MPClassifier(**OPTIONS).fit(x, ["a"] * 40)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_gaps_and_infinities_are_named(cls):
+    """scikit-learn alone says that there are some; which column it is, is what people need."""
+    x, y = table()
+    frame = pd.DataFrame(x, columns=["age", "size", "rooms"])
+    frame["rooms"] = np.nan
+    with pytest.raises(ValueError, match=r"X contains NaN: column 'rooms' in 40 of 40 rows; drop .*SimpleImputer"):
+        cls(**OPTIONS).fit(frame, y[cls])
+    x[3, 0], x[4, 0] = np.inf, -np.inf
+    with pytest.raises(ValueError, match=r"X contains infinity .*: column 0 in 2 of 40 rows"):
+        cls(**OPTIONS).fit(x, y[cls])
+    many = np.full((40, 5), np.nan)
+    with pytest.raises(ValueError, match=r"column 2 in 40, and 2 more columns of 40 rows"):
+        cls(**OPTIONS).fit(many, y[cls])
+    model = fitted(cls, table()[0], y[cls], epochs=2)
+    with pytest.raises(ValueError, match=r"column 0 in 2 of 40 rows"):
+        model.predict(x)
+
+
+def frame(n: int = 40) -> tuple[pd.DataFrame, dict[type, np.ndarray]]:
+    x, y = table(n)
+    return pd.DataFrame(x, columns=["age", "size", "rooms"]), y
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_columns_that_are_no_numbers_are_named(cls):
+    rows, y = frame()
+    for text in (["a", "b"] * 20, pd.Categorical(["a", "b"] * 20), pd.array(["a", "b"] * 20, dtype="string")):
+        with pytest.raises(ValueError, match=r"learns from numbers only: encode columns of text \('town'\) first"):
+            cls(**OPTIONS).fit(rows.assign(town=text), y[cls])
+    dated = rows.assign(day=pd.Timestamp("2020-01-01"))
+    with pytest.raises(ValueError, match=r"X has columns of dates, 'day', and .*: turn them into numbers first"):
+        cls(**OPTIONS).fit(dated, y[cls])
+    gaps = rows.assign(rooms=pd.array([1, None] * 20, dtype="Int64"))
+    with pytest.raises(ValueError, match=r"X contains NaN: column 'rooms' in 20 of 40 rows"):
+        cls(**OPTIONS).fit(gaps, y[cls])
+
+
+def test_targets_that_are_no_numbers_are_told_as_such():
+    """It was said of the columns of X."""
+    rows, _ = frame()
+    labels = ["cheap", "dear"] * 20
+    for y in (labels, pd.Series(labels, dtype=object)):
+        with pytest.raises(
+            ValueError, match=r"'cheap'.*MPRegressor predicts numbers, and MPClassifier labels of any type"
+        ):
+            bmp.MPRegressor(**OPTIONS).fit(rows, y)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_label_that_is_missing_is_named_in_a_series_too(missing):
+    rows, _ = frame()
+    labels = pd.Series(["a", "b"] * 20, dtype=object)
+    labels[7] = missing
+    for y in (labels, labels.to_numpy(), labels.tolist()):
+        with pytest.raises(ValueError, match="y has a missing label in row 7; drop such rows"):
+            bmp.MPClassifier(**OPTIONS).fit(rows, y)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_an_estimator_of_a_data_frame_is_saved_without_a_warning(cls, tmp_path):
+    """PyTorch warned of an array that cannot be written to."""
+    rows, y = frame()
+    rows, targets = rows.copy(), y[cls].copy()
+    targets.flags.writeable = False
+    model = fitted(cls, rows, pd.Series(targets), epochs=2)
+    model._x.flags.writeable = False  # as pandas 3 gives it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.save(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(cls.load(tmp_path / "model.safetensors").predict(rows), model.predict(rows))
+
+
+@pytest.mark.parametrize("factor", [2.0**660, 2.0**-660])
+def test_numbers_of_any_size(factor):
+    """Squares of such numbers are no float64: they overflowed with a warning, or a column was taken for constant."""
+    x, y = table()
+    expected = fitted(bmp.MPRegressor, x, y[bmp.MPRegressor])
+    found = fitted(bmp.MPRegressor, factor * x, factor * y[bmp.MPRegressor])
+    np.testing.assert_allclose(predicted(found, factor * x) / factor, predicted(expected, x), rtol=1e-3)
+    assert found.loo_score_ == pytest.approx(expected.loo_score_ - math.log(factor), rel=1e-3)
+
+
+def test_a_scaling_of_extreme_columns_is_that_of_each_alone():
+    x = np.random.default_rng(0).normal(size=(50, 4)) + 3.0
+    factors = np.array([1.0, 1e200, 1e-200, 0.0])
+    found, plain = Scaling.fit(x * factors), Scaling.fit(x)
+    np.testing.assert_allclose(found.mean, plain.mean * factors, rtol=1e-12)
+    np.testing.assert_allclose(found.std, [*(plain.std * factors)[:3], 1.0], rtol=1e-12)
+    assert found.mean[0] == plain.mean[0] and found.std[0] == plain.std[0]
+    with pytest.raises(ValueError, match="NaN or infinite values"):
+        Scaling.fit([[1.0, np.inf], [2.0, 3.0]])
