@@ -74,12 +74,6 @@ class Structure(Generic[P]):
         """Where each weight tensor lives in the flat vector."""
         return self.flat.slots
 
-    @property
-    def products_per_example(self) -> int:
-        """Multiplications of weights in a sweep of one example: each weight once at every position of an image."""
-        positions = [math.prod(shape[1:]) for shape in self.shapes[1:]]
-        return sum((slot.stop - slot.start) * positions[slot.layer] for slot in self.slots)
-
     def take_shape(self, shape: Sequence[int]) -> None:
         """Take the size of images from the training data, where it was not given and all layers fit it as well."""
         if not self._asks_data or len(shape) != 3 or len(self.input_shape) != 3:
