@@ -64,7 +64,8 @@ def refresh(
 
     Learned noise and belief must fit each other. With little noise every example holds its own output, and without it
     is predicted badly, which looks like much noise; and the other way round. So the noise lies between what was assumed
-    and what was told, and where plain repetition would go to and fro for ever, the bracket is halved.
+    and what was told, and where plain repetition would go to and fro for ever, the bracket is halved. The variance of
+    labels is judged once in a refresh, which takes longer there, and goes half of the way to what was told.
 
     Args:
         network: gives means, prior and regime; not changed.
@@ -84,7 +85,7 @@ def refresh(
     basis = make_basis(network, x_seen, planned, layout.prior_vars, generator, n_rows=len(x) * network.n_outputs)
     head = network.head
     keeps = len(x_seen) * network.n_outputs * planned.rank <= STORED_NUMBERS
-    rounds = settings.noise_rounds if head.is_learned and head.is_heard_in_training and keeps else 1
+    rounds = settings.noise_rounds if head.is_learned and head.has_noise and keeps else 1
     if rounds > 1 and planned.is_exact:
         examples: Examples = InOneEigensystem(network, basis, x_seen, y_seen, weight)
     else:
@@ -107,6 +108,8 @@ def refresh(
     constant = None
     if found.constant is not None:
         constant = _whole_message(head, found) * (len(x) / found.n_judged)
+        if head.is_heard_in_training and not head.has_noise:  # one round: go half of the way, and on at the next refresh
+            constant[head.heard] = _certain(head, math.sqrt(assumed * told), constant)
         total = head_prior.to(constant) + constant
         log_weights = (total - total.max()).to(log_weights)
     scores = _scores(head, found, log_weights)

@@ -195,7 +195,11 @@ class Run:
         found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0, keeps_belief=True)
         if found.constant is not None and not schedule.judges_constant:
             total = schedule.head_prior.to(found.constant) + found.constant
-            network.head_log_weights = (total - total.max()).to(network.head_log_weights)
+            total = (total - total.max()).to(network.head_log_weights)
+            head = network.head
+            if head.is_heard_in_training and not head.has_noise:  # the belief was made with these
+                total[head.heard] = network.head_log_weights[head.heard]
+            network.head_log_weights = total
         return found
 
     def _believe_later(self) -> None:

@@ -26,6 +26,7 @@ class Settings:
         ridge_pace: which part of the way to what a refreshed belief says ridges go.
         ridge_rows: examples on which they are measured, at most; of large networks fewer.
         trust: training starts with at most this share of all y as noise, and lets it grow by this factor per visit.
+        label_trust: the same for how far labels may be from what the network says.
         worse_score: nats by which a leave-one-out score must lie above the best one to tell of too much noise.
         worse_refreshes: how often in a row it must.
         precision_factor: no weight's precision may grow or shrink by more than this in one visit.
@@ -64,6 +65,7 @@ class Settings:
     ridge_pace: float = 0.5
     ridge_rows: int = 64
     trust: tuple[float, float] = (0.01, 1.02)
+    label_trust: tuple[float, float] = (0.1, 1.02)
     worse_score: float = 0.05
     worse_refreshes: int = 2
     precision_factor: float = 2.0

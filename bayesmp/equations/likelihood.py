@@ -72,7 +72,9 @@ def softmax_to_latent(m_in: Moments, y: Tensor) -> Gaussian:
     return message_from_parts(first - mean * second, -second, den, first)
 
 
-def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float) -> Gaussian:
+def argmax_to_latent(
+    m_in: Moments, y: Tensor, *, noise: float | Tensor, target: float, target_var: float | Tensor
+) -> Gaussian:
     r"""Message to each output: the true class c must beat each other i, a_c - a_i + N(0, noise) >= 0.
 
     With x = (mean_c - mean_i) / s, s^2 = var_c + var_i + noise, and (h, k) of `truncation(x)`, each pair has

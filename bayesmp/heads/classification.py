@@ -28,6 +28,8 @@ N_POINTS = (
 POINTS_AT_ONCE = {"cpu": 2_000, "cuda": 1_000_000}  # outputs that are averaged over at once; on a CPU, in its cache
 LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred examples the belief is narrower than that
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
+LABEL_GRID = (0.1, 3.0, 36)  # variances of labels considered, the first that of clean ones: steps of 10 %
+PAIR_NOISE = 0.3  # variance of a comparison of two outputs, for clean labels
 SCALE_SPREAD = 0.3  # std of the prior over the logarithm of the scale
 SOFTMAX_GAIN = 6.0  # chosen on leave-one-out and held-out digits (docs/lab-notes.md)
 TRAINED_LOGITS = 6.0  # of PyTorch's logits, on either side of their mean, in a network that was trained on labels
@@ -128,6 +130,8 @@ class _Classifier(Head[ClassPrediction]):
     scale.
     """
 
+    n_heard = 0  # values at the front of the grid that training hears; link scales stand behind them
+
     def __init__(self, scale: float | str | None) -> None:
         super().__init__()
         if scale == "learn":
@@ -145,11 +149,22 @@ class _Classifier(Head[ClassPrediction]):
     def natural_scale(self) -> float:
         """The link scale that the training messages themselves imply: centre of its prior."""
 
+    @property
+    def links(self) -> slice:
+        """The part of the grid that holds link scales."""
+        return slice(self.n_heard, None)
+
+    def expected(self, log_weights: Tensor, power: float = 1.0) -> Tensor:
+        """E[scale^power] under a belief over the grid."""
+        scale = self.grid_like(log_weights)[self.links]
+        return torch.dot(torch.softmax(log_weights[self.links], 0), scale if power == 1.0 else scale**power)
+
     def prior_log_weights(self) -> Tensor:
         """Log-normal around the natural scale; some hundred examples outweigh it."""
-        if not self.is_learned:
-            return torch.zeros_like(self.grid)
-        return -0.5 * ((self.grid / self.natural_scale).log() / SCALE_SPREAD).square()
+        prior = torch.zeros_like(self.grid)
+        if self.is_learned:
+            prior[self.links] = -0.5 * ((self.grid[self.links] / self.natural_scale).log() / SCALE_SPREAD).square()
+        return prior
 
     def logits_per_output(self, log_weights: Tensor | None = None) -> float:
         has_link = self.scale is not None or self.is_learned
@@ -172,21 +187,20 @@ class _Classifier(Head[ClassPrediction]):
 
     def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
         """Log-likelihood of the labels for each scale."""
-        scale = self.grid_like(m_out.mean)[:, None, None]
+        scale = self.grid_like(m_out.mean)[self.links][:, None, None]
         logits = probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var))  # (k, b, c)
         return torch.log_softmax(logits, 2).gather(2, y.expand(len(scale), -1)[..., None]).sum((1, 2))
 
     def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
         """Class probabilities (b, c), averaged over the belief about the scale."""
-        weight, index = torch.softmax(log_weights, 0).topk(min(len(log_weights), LIKELY_SCALES))
-        scale = self.grid_like(m_out.mean)[index][:, None, None]
+        scale, weight = self._likely_scales(log_weights, m_out.mean)
+        scale = scale[:, None, None]
         each = softmax_predictive(Moments(scale * m_out.mean, scale.square() * m_out.var))  # (k, b, c)
-        return torch.einsum("k,kbc->bc", weight / weight.sum(), each)
+        return torch.einsum("k,kbc->bc", weight, each)
 
     def at_certain_outputs(self, outputs: Tensor, log_weights: Tensor) -> Tensor:
         """Class probabilities (..., c) if the outputs were these: `probabilities` without variance."""
-        weight, index = torch.softmax(log_weights, 0).topk(min(len(log_weights), LIKELY_SCALES))
-        scale, weight = self.grid_like(outputs)[index], weight / weight.sum()
+        scale, weight = self._likely_scales(log_weights, outputs)
         below = outputs.flatten(0, -2).t().contiguous()  # (c, n): sums over a few classes run along long rows
         below -= below.amax(0)
         found = torch.zeros_like(below)
@@ -194,6 +208,12 @@ class _Classifier(Head[ClassPrediction]):
             power = torch.mul(below, each).exp_()
             found.addcmul_(power, (share / power.sum(0)).expand_as(power))
         return found.t().reshape(outputs.shape)
+
+    def _likely_scales(self, log_weights: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The scales that a belief over the grid holds for likely, and their weights."""
+        belief = torch.softmax(log_weights[self.links], 0)
+        weight, index = belief.topk(min(len(belief), LIKELY_SCALES))
+        return self.grid_like(like)[self.links][index], weight / weight.sum()
 
     def predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None = None) -> ClassPrediction:
         """Averages over the outputs that are likely under their covariance, at fixed points (`output_points`).
@@ -269,9 +289,14 @@ class Softmax(_Classifier):
 class Argmax(_Classifier):
     """The label is the class whose output is largest.
 
+    Labels may be wrong, or say little because classes overlap. A network that takes them for clean learns them by
+    heart. So how far labels lie from the outputs is learned like the noise of a regression: the variance v of targets
+    +1 and -1 around outputs that have not seen them, at least that of clean labels (docs/lab-notes.md).
+
     Args:
-        noise: variance added to each comparison of two outputs.
-        target, target_var: the regulariser pulls the true class to N(target, target_var), the others to -target.
+        noise: variance added to each comparison of two outputs, for clean labels; it grows with v.
+        target, target_var: the regulariser pulls the true class to N(target, target_var), the others to -target. None
+            learns the variance where the link is learned, and is that of clean labels, 0.1, where it is not.
         scale: link of the predictive, P(c) = softmax(scale * outputs): "learn" (see Softmax) or a number; None takes
             the chance of each class to beat every other instead, without a link.
     """
@@ -279,20 +304,55 @@ class Argmax(_Classifier):
     def __init__(
         self,
         *,
-        noise: float = 0.3,
+        noise: float = PAIR_NOISE,
         target: float = 1.0,
-        target_var: float = 0.1,
+        target_var: float | None = None,
         scale: float | str | None = "learn",
     ) -> None:
         super().__init__(scale)
-        if not (0 < noise < math.inf and 0 < target_var < math.inf):
+        clean = LABEL_GRID[0] if target_var is None else target_var
+        if not (0 < noise < math.inf and 0 < clean < math.inf):
             raise ValueError(f"noise and target_var must be positive, finite variances, got {noise} and {target_var}")
         if not math.isfinite(target):
             raise ValueError(f"target must be a finite number, got {target}")
-        self.noise, self.target, self.target_var = noise, target, target_var
+        self.noise, self.target, self.target_var = noise, target, clean
+        if target_var is None and scale == "learn":
+            self.is_heard_in_training = True
+            variances = log_grid(*LABEL_GRID)
+            self.n_heard, self.grid = len(variances), torch.cat([variances, self.grid])
 
     def config(self) -> dict[str, Any]:
-        return {"noise": self.noise, "target": self.target, "target_var": self.target_var, "scale": self.scale}
+        target_var = None if self.is_heard_in_training else self.target_var
+        return {"noise": self.noise, "target": self.target, "target_var": target_var, "scale": self.scale}
+
+    @property
+    def heard(self) -> slice:
+        return slice(0, self.n_heard) if self.is_heard_in_training else super().heard
+
+    def label_var(self, log_weights: Tensor) -> Tensor | float:
+        """The variance of labels that messages to the outputs are made with, under a belief over the grid."""
+        return self.in_training(log_weights) if self.is_heard_in_training else self.target_var
+
+    def largest_constant(self, y: Tensor) -> float:
+        """The variance of targets +1 and -1 around their means: labels that say nothing."""
+        if not self.is_heard_in_training:
+            return math.inf
+        shares = torch.bincount(y).double() / len(y)
+        return float(4.0 * self.target**2 * (shares * (1.0 - shares)).mean())
+
+    def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
+        """Log of prod N(+1 or -1; mean, var + v) over all outputs, for each variance v of labels."""
+        if not self.is_heard_in_training:
+            return super().to_heard(m_out, y)
+        is_true = torch.nn.functional.one_hot(y, m_out.mean.shape[1]).bool()
+        miss = (torch.where(is_true, self.target, -self.target) - m_out.mean).square()
+        var = m_out.var[..., None] + self.grid_like(m_out.mean)[self.heard]
+        return -0.5 * (torch.log(var) + miss[..., None] / var).sum((0, 1))
+
+    def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
+        """To the variances of labels, and to the scales."""
+        scales = super().to_constant(m_out, y)
+        return torch.cat([self.to_heard(m_out, y), scales]) if self.is_heard_in_training else scales
 
     @property
     def natural_scale(self) -> float:
@@ -308,7 +368,9 @@ class Argmax(_Classifier):
         return super().logits_per_output(log_weights)
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
-        return kernels.argmax_to_latent(m_out, y, noise=self.noise, target=self.target, target_var=self.target_var)
+        target_var = self.label_var(log_weights)
+        noise = self.noise * (target_var / self.target_var)
+        return kernels.argmax_to_latent(m_out, y, noise=noise, target=self.target, target_var=target_var)
 
     def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
         if self.scale is None:
@@ -334,7 +396,9 @@ class Argmax(_Classifier):
         return metrics
 
     def __repr__(self) -> str:
-        given = {"noise": (self.noise, 0.3), "target": (self.target, 1.0), "target_var": (self.target_var, 0.1)}
-        options = [f"{name}={value!r}" for name, (value, default) in given.items() if value != default]
+        options = [] if self.noise == PAIR_NOISE else [f"noise={self.noise!r}"]
+        options += [] if self.target == 1.0 else [f"target={self.target!r}"]
+        is_default = self.is_heard_in_training or (self.scale != "learn" and self.target_var == LABEL_GRID[0])
+        options += [] if is_default else [f"target_var={self.target_var!r}"]
         options += [] if self.scale == "learn" else [f"scale={self.scale!r}"]
         return f"Argmax({', '.join(options)})"

@@ -174,11 +174,17 @@ def chain_room(visit: chain.Visit, tensors: Sequence[Tensor]) -> int | None:
     return _on_cpu(lambda: chain.room(visit), *tensors)
 
 
-def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float) -> Gaussian:
+def argmax_to_latent(
+    m_in: Moments, y: Tensor, *, noise: float | Tensor, target: float, target_var: float | Tensor
+) -> Gaussian:
     """equations.likelihood.argmax_to_latent on the fastest backend."""
-    constants = {"noise": noise, "target": target, "target_var": target_var}
-    found = _on_cpu(lambda: rows.argmax_to_latent(m_in, y, **constants), m_in.mean, m_in.var)
-    return likelihood.argmax_to_latent(m_in, y, **constants) if found is None else found
+    found = _on_cpu(
+        lambda: rows.argmax_to_latent(m_in, y, noise=float(noise), target=target, target_var=float(target_var)),
+        *(m_in.mean, m_in.var),
+    )
+    if found is not None:
+        return found
+    return likelihood.argmax_to_latent(m_in, y, noise=noise, target=target, target_var=target_var)
 
 
 def max_of_windows(windows: Moments, *, noise: float, dim: int) -> tuple[Tensor, Moments]:

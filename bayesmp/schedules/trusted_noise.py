@@ -7,6 +7,7 @@ The limit of the head's constant, in its messages to the weights, is
     min(first * growth^visits * largest, cap)
 
 with `largest` all of y taken as noise, until that is reached, and `cap` what leave-one-out scores of refreshes allow.
+The same goes for labels, which are taken for clean at first.
 """
 
 from __future__ import annotations
@@ -65,29 +66,31 @@ class TrustedNoise:
 
     def grow(self, n_visits: int) -> None:
         """Set the limit for this visit, counted from 1."""
-        first, growth = self.settings.trust
+        first, growth = self.settings.trust if self.head.has_noise else self.settings.label_trust
         share = first * growth ** min(n_visits, 10_000)
         limit = share * self.largest if share < 1.0 else math.inf
         self.limit.fill_(min(limit, self.cap))
 
     def trusting(self, belief: Tensor) -> Tensor:
-        """A belief about the head's constant, as messages to weights are to see it."""
+        """A belief about the head's constant, as messages to weights are to see it: the part of it that they hear."""
         if not self._is_heard:
             return belief
-        grid = self.head.grid_like(belief)
-        return belief.masked_fill(grid > self.limit.maximum(grid[0]), -1e4)
+        heard = self.head.heard
+        grid = self.head.grid_like(belief)[heard]
+        return belief[heard].masked_fill(grid > self.limit.maximum(grid[0]), -math.inf)
 
     def hear_score(self, score: float, error: float, belief: Tensor) -> None:
         """Take the leave-one-out score of a refresh, and the error in training: more noise must not make it worse.
 
         Little data can be explained as noise alone, and a network trained with so much of it stays there. Where the
         score gets worse while noise and error grow, training goes back to the noise of the best score, for good. If
-        the error falls it is not too much noise but too little: noise is learned by heart.
+        the error falls it is not too much noise but too little: noise is learned by heart. Labels have no such trap,
+        and as long as they are taken for clean, scores are better than they should be.
 
         Args:
             belief: about the constant, with which training came to this score.
         """
-        if not self._is_heard:
+        if not (self._is_heard and self.head.has_noise):
             return
         constant = float(self.head.in_training(self.trusting(belief)))
         if score < self.best_score:

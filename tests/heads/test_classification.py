@@ -76,17 +76,17 @@ def test_a_given_scale_multiplies_the_outputs(kind):
 def test_a_learned_scale_is_averaged_over_its_belief(kind):
     head, m_out = kind(), outputs((20, 4), torch.float64)
     belief = torch.full(head.grid.shape, -torch.inf, dtype=torch.float64)
-    belief[10], belief[60] = math.log(0.25), math.log(0.75)
-    parts = [softmax_predictive(Moments(s * m_out.mean, s**2 * m_out.var)) for s in head.grid[[10, 60]]]
+    belief[head.links][10], belief[head.links][60] = math.log(0.25), math.log(0.75)
+    parts = [softmax_predictive(Moments(s * m_out.mean, s**2 * m_out.var)) for s in head.grid[head.links][[10, 60]]]
     torch.testing.assert_close(head.predict(m_out, belief).probs, 0.25 * parts[0] + 0.75 * parts[1])
 
 
 @pytest.mark.parametrize("kind", [Softmax, Argmax])
 def test_to_constant_is_the_log_likelihood_of_each_scale(kind):
     head, m_out, y = kind(), outputs((6, 3), torch.float64), torch.tensor([0, 1, 2, 2, 1, 0])
-    found = head.to_constant(m_out, y)
+    found, scales = head.to_constant(m_out, y)[head.links], head.grid[head.links]
     for k in (0, 40, 95):
-        probs = softmax_predictive(Moments(head.grid[k] * m_out.mean, head.grid[k] ** 2 * m_out.var))
+        probs = softmax_predictive(Moments(scales[k] * m_out.mean, scales[k] ** 2 * m_out.var))
         torch.testing.assert_close(found[k], probs.gather(1, y[:, None]).log().sum())
 
 
@@ -164,7 +164,7 @@ LEARNING = [Softmax(), Argmax(), Argmax(noise=0.05)]
 
 
 def moments_of_log_scale(head, log_weights):
-    belief, log_scale = torch.softmax(log_weights, 0), head.grid.log()
+    belief, log_scale = torch.softmax(log_weights[head.links], 0), head.grid[head.links].log()
     mean = (belief * log_scale).sum()
     return mean.item(), (belief * (log_scale - mean).square()).sum().sqrt().item()
 
@@ -173,7 +173,7 @@ def moments_of_log_scale(head, log_weights):
 def test_the_prior_over_the_scale_is_log_normal_around_the_natural_one(head):
     mean, std = moments_of_log_scale(head, head.prior_log_weights())
     assert mean == pytest.approx(math.log(head.natural_scale), abs=1e-3) and std == pytest.approx(0.3, rel=1e-3)
-    bend = head.prior_log_weights().diff(n=2)
+    bend = head.prior_log_weights()[head.links].diff(n=2)
     torch.testing.assert_close(bend, bend[:1].expand_as(bend))  # a parabola, as the grid is even in the logarithm
     network = bmp.Network([bmp.Linear(2, 3)], head)
     torch.testing.assert_close(network.head_log_weights, head.prior_log_weights().float())
@@ -220,11 +220,12 @@ def test_the_learned_scale_is_near_the_best_one_for_fresh_data(kind, spread):
     network = mlp([2, 16, 3], kind())
     bmp.fit(network, x[:200], y[:200], epochs=40, batch_size=50)
     fresh, labels = network.predict(x[200:]), y[200:]
-    per_scale = -network.head.to_constant(Moments(fresh.mean, fresh.epistemic_var), labels) / len(labels)
+    head = network.head
+    per_scale = -head.to_constant(Moments(fresh.mean, fresh.epistemic_var), labels)[head.links] / len(labels)
     nll = -fresh.probs.gather(1, labels[:, None]).log().mean()
     assert nll < per_scale.min() + 0.05
     if kind is Argmax:  # its outputs are pulled to +-1 and as logits far too even
-        as_logits = per_scale[(network.head.grid - 1.0).abs().argmin()]
+        as_logits = per_scale[(head.grid[head.links] - 1.0).abs().argmin()]
         assert nll < as_logits - 0.05
 
 

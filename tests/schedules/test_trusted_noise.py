@@ -72,9 +72,9 @@ def test_a_trusting_belief_has_no_constant_above_the_limit(tails):
     noise, belief = trusted(head, largest=1.0), torch.linspace(-3.0, 1.0, len(head.grid), dtype=torch.float64)
     noise.grow(100)
     found = torch.softmax(noise.trusting(belief), 0)
-    allowed = head.grid.double() <= FIRST * GROWTH**100
+    allowed = head.grid[head.heard].double() <= FIRST * GROWTH**100
     assert 0 < allowed.sum() < len(allowed)
-    expected = torch.where(allowed, torch.softmax(belief, 0), 0.0)
+    expected = torch.where(allowed, torch.softmax(belief[head.heard], 0), 0.0)
     torch.testing.assert_close(found, expected / expected.sum())
 
 
@@ -82,10 +82,25 @@ def test_the_lowest_constant_is_always_left():
     noise = trusted(largest=1e-30)
     noise.grow(1)
     found = torch.softmax(noise.trusting(torch.zeros(len(noise.head.grid), dtype=torch.float64)), 0)
-    assert found[0] > 0.0 and found[noise.head.grid > noise.head.grid[0]].sum() == 0.0
+    grid = noise.head.grid[noise.head.heard]
+    assert found[0] > 0.0 and found[grid > grid[0]].sum() == 0.0
 
 
-@pytest.mark.parametrize("head", [bmp.Regression(0.09), bmp.Softmax(scale=None), bmp.Argmax()], ids=repr)
+def test_labels_are_taken_for_clean_at_first_and_no_score_says_so_for_good():
+    head = bmp.Argmax()
+    noise, belief = trusted(head, largest=1.0), torch.zeros(len(head.grid), dtype=torch.float64)
+    variances = []
+    for n_visits in (1, 60, 200):
+        noise.grow(n_visits)
+        variances.append(float(head.label_var(noise.trusting(belief))))
+    assert variances[0] == pytest.approx(head.target_var) and variances[0] < variances[1] < variances[2]
+    for score in (0.0, 1.0, 2.0, 3.0):  # clean labels look best, because they are learned by heart
+        noise.hear_score(score, score, belief)
+    noise.grow(200)
+    assert float(head.label_var(noise.trusting(belief))) == variances[2]
+
+
+@pytest.mark.parametrize("head", [bmp.Regression(0.09), bmp.Softmax(scale=None), bmp.Argmax(target_var=0.1)], ids=repr)
 def test_other_heads_know_no_limit(head):
     """Their messages to weights depend on nothing that is learned."""
     noise, belief = trusted(head, largest=1e-3), torch.zeros(len(head.grid), dtype=torch.float64)

@@ -1,0 +1,92 @@
+"""How far labels lie from what a network says: the argmax head learns it, so that wrong ones are not learned by heart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import bayesmp as bmp
+from bayesmp.equations.likelihood import argmax_to_latent
+from bayesmp.gaussian import Moments
+from bayesmp.heads import Argmax
+from tests.helpers import mlp
+
+
+def weak_classes(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eight columns of which two say a little about one of two classes; knowing all, the NLL is .647."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 8, generator=generator)
+    chance = torch.sigmoid(0.5 * (x[:, 0] - x[:, 1]))
+    return x, (torch.rand(n, generator=generator) < chance).long()
+
+
+def belief_in(head: Argmax, variance: float) -> torch.Tensor:
+    """That this is the variance of labels, as near as the grid allows."""
+    belief = torch.full(head.grid.shape, -torch.inf, dtype=torch.float64)
+    belief[head.heard][(head.grid[head.heard] - variance).abs().argmin()] = 0.0
+    belief[head.links] = 0.0
+    return belief
+
+
+def test_messages_are_those_of_the_variance_believed_in() -> None:
+    head, y = Argmax(), torch.tensor([0, 2, 1])
+    m_out = Moments(torch.randn(3, 3, dtype=torch.float64), torch.full((3, 3), 0.2, dtype=torch.float64))
+    for variance in head.grid[head.heard][[0, 17, 35]].tolist():
+        found = head.to_latent(m_out, y, belief_in(head, variance))
+        truth = argmax_to_latent(m_out, y, noise=3.0 * variance, target=1.0, target_var=variance)
+        torch.testing.assert_close(found.tau, truth.tau, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found.rho, truth.rho, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_variance_is_judged_by_the_density_of_targets(dtype: torch.dtype) -> None:
+    head, y = Argmax(), torch.tensor([0, 2, 1, 0])
+    generator = torch.Generator().manual_seed(0)
+    mean, var = torch.randn(4, 3, generator=generator, dtype=dtype), torch.rand(4, 3, generator=generator, dtype=dtype)
+    targets = 2.0 * torch.nn.functional.one_hot(y, 3).to(dtype) - 1.0
+    found = head.to_constant(Moments(mean, var), y)[head.heard]
+    torch.testing.assert_close(found, head.to_heard(Moments(mean, var), y))
+    for k, variance in enumerate(head.grid[head.heard].tolist()):
+        density = torch.distributions.Normal(mean, (var + variance).sqrt()).log_prob(targets).sum()
+        expected = density + 12 * 0.5 * math.log(2.0 * math.pi)
+        torch.testing.assert_close(found[k], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_labels_that_say_nothing_have_the_variance_of_their_targets() -> None:
+    y = torch.tensor([0] * 10 + [1] * 30 + [2] * 60)
+    targets = 2.0 * torch.nn.functional.one_hot(y, 3).double() - 1.0
+    assert Argmax().largest_constant(y) == pytest.approx(float(targets.var(0, unbiased=False).mean()))
+    assert Argmax(target_var=0.2).largest_constant(y) == math.inf
+
+
+def test_a_variance_that_is_given_is_not_learned() -> None:
+    for head in (Argmax(target_var=0.1), Argmax(scale=None), Argmax(scale=5.0)):
+        assert not head.is_heard_in_training and head.label_var(head.prior_log_weights()) == 0.1
+    assert repr(Argmax()) == "Argmax()" and repr(Argmax(target_var=0.1)) == "Argmax(target_var=0.1)"
+    assert repr(Argmax(scale=None)) == "Argmax(scale=None)"
+    for head in (Argmax(), Argmax(target_var=0.3, noise=0.5), Argmax(scale=None)):
+        again = Argmax(**head.config())
+        assert again.config() == head.config() and torch.equal(again.grid, head.grid)
+
+
+def test_weak_labels_are_not_learned_by_heart() -> None:
+    """Taken for clean, they give an NLL above that of a coin, .693, which leave-one-out does not see."""
+    x, y = weak_classes(3600, seed=3)
+    scores = {}
+    for name, head in {"learned": Argmax(), "clean": Argmax(target_var=0.1)}.items():
+        network = mlp([8, 30, 2], head)
+        history = bmp.fit(network, x[:600], y[:600], epochs=200)
+        scores[name] = -float(network.predict(x[600:]).log_prob(y[600:]).mean()), history.loo_nll[-1]
+    assert scores["learned"][0] < 0.68 < 0.71 < scores["clean"][0]
+    assert abs(scores["learned"][0] - scores["learned"][1]) < 0.04
+
+
+def test_clean_labels_keep_the_variance_of_clean_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(300) % 3
+    x = 4.0 * torch.nn.functional.one_hot(y, 3).float() + torch.randn(300, 3, generator=generator)
+    network = mlp([3, 16, 3], Argmax())
+    bmp.fit(network, x, y, epochs=60)
+    assert float(network.head.label_var(network.head_log_weights)) < 0.13  # type: ignore[attr-defined]
