@@ -1,4 +1,4 @@
-"""How far labels lie from what a network says: the argmax head learns it, so that wrong ones are not learned by heart."""
+"""How far labels lie from what a network says: the argmax head learns it, so as not to learn wrong ones by heart."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_weak_labels_are_not_learned_by_heart() -> None:
         network = mlp([8, 30, 2], head)
         history = bmp.fit(network, x[:600], y[:600], epochs=200)
         scores[name] = -float(network.predict(x[600:]).log_prob(y[600:]).mean()), history.loo_nll[-1]
-    assert scores["learned"][0] < 0.68 < 0.71 < scores["clean"][0]
+    assert scores["learned"][0] < 0.69 < 0.71 < scores["clean"][0]
     assert abs(scores["learned"][0] - scores["learned"][1]) < 0.04
 
 
