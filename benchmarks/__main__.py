@@ -22,7 +22,7 @@ FOR_CPU = (
     "honesty",
     "estimators",
 )
-FOR_GPU = ("cifar10", "big_mlp", "sites")
+FOR_GPU = ("cifar10", "big_mlp", "sites", "prediction")
 
 
 def main(argv: Sequence[str]) -> int:
