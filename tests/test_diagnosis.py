@@ -273,7 +273,7 @@ def test_labels_that_have_nothing_to_do_with_the_inputs():
 
 
 def test_labels_that_the_inputs_say_a_little_about_are_no_fault_of_the_link():
-    """Two thirds of the labels, taken for clean, can be told; the link is flat, as it should be, and was blamed for it."""
+    """Two thirds of labels taken for clean can be told; the link is flat, as it should be, and was blamed for it."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 5))
     y = (x[:, 0] + rng.normal(size=600) > 0).astype(int)
