@@ -59,7 +59,7 @@ class NetworkBeliefs(Structure[P]):
         self.flat_targets = False
         self.told: Told | None = None
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
-        self.head_log_weights = head.prior_log_weights().float()
+        self.head_log_weights = self.head.prior_log_weights().float()
 
     # --- state -------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Structure(Generic[P]):
     """Layers, a head, and the order of all weights; P is the type of the head's predictions.
 
     Attributes:
-        layers, head: as given.
+        layers, head: as given; the head as it suits these layers.
         input_shape: of one example.
         shapes: shapes[k] is that of the input of layer k, the last one that of the outputs.
         n_outputs: of the head.
@@ -52,7 +52,7 @@ class Structure(Generic[P]):
     def __init__(self, layers: Sequence[Layer], head: Head[P], *, input_shape: Sequence[int] | None = None) -> None:
         self.layers = _check_layers(layers)
         _check_parts(self.layers, head)
-        self.head = head
+        self.head = head.suited_to(self.layers)
         self._asks_data = input_shape is None  # for the size of images, where layers fit several
         self.input_shape = find_input_shape(self.layers, input_shape)
         self.shapes = shapes_along(self.layers, self.input_shape)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.layers.base import Shape
+from bayesmp.layers.base import Layer, Shape
 
 P = TypeVar("P", default=Any)  # what the head predicts with
 
@@ -38,6 +39,10 @@ class Head(ABC, Generic[P]):
 
     def __init__(self) -> None:
         self._grids: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def suited_to(self, layers: Sequence[Layer]) -> Head[P]:
+        """This head as a network of these layers has it: itself, unless what it learns depends on them."""
+        return self
 
     @property
     def is_learned(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,7 +21,8 @@ from bayesmp.equations.likelihood import (
 )
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
-from bayesmp.layers.base import Shape
+from bayesmp.layers.base import Layer, Shape
+from bayesmp.layers.linear import Linear
 
 N_POINTS = (
     128  # at which outputs are averaged over: probabilities are off by .001 on average, .01 at worst, at variance 1
@@ -296,7 +298,8 @@ class Argmax(_Classifier):
     Args:
         noise: variance added to each comparison of two outputs, for clean labels; it grows with v.
         target, target_var: the regulariser pulls the true class to N(target, target_var), the others to -target. None
-            learns the variance where the link is learned, and is that of clean labels, 0.1, where it is not.
+            learns the variance in networks of dense layers whose link is learned, and is that of clean labels, 0.1, in
+            others.
         scale: link of the predictive, P(c) = softmax(scale * outputs): "learn" (see Softmax) or a number; None takes
             the chance of each class to beat every other instead, without a link.
     """
@@ -320,6 +323,14 @@ class Argmax(_Classifier):
             self.is_heard_in_training = True
             variances = log_grid(*LABEL_GRID)
             self.n_heard, self.grid = len(variances), torch.cat([variances, self.grid])
+
+    def suited_to(self, layers: Sequence[Layer]) -> Argmax:
+        """Where weights are shared over positions, as in convolutions, images are many and soon tell more than wrong
+        labels do; those are taken for clean, which learns faster (docs/lab-notes.md).
+        """
+        if not self.is_heard_in_training or all(isinstance(layer, Linear) for layer in layers if layer.weight_shapes()):
+            return self
+        return Argmax(noise=self.noise, target=self.target, target_var=self.target_var, scale=self.scale)
 
     def config(self) -> dict[str, Any]:
         target_var = None if self.is_heard_in_training else self.target_var

@@ -90,3 +90,11 @@ def test_clean_labels_keep_the_variance_of_clean_ones() -> None:
     network = mlp([3, 16, 3], Argmax())
     bmp.fit(network, x, y, epochs=60)
     assert float(network.head.label_var(network.head_log_weights)) < 0.13  # type: ignore[attr-defined]
+
+
+def test_labels_of_images_are_taken_for_clean() -> None:
+    head = Argmax(noise=0.2, target=1.5)
+    images = bmp.Network([bmp.Conv2d(1, 2, 3), bmp.Flatten(), bmp.Linear(8, 3)], head, input_shape=(1, 4, 4))
+    assert images.head.config() == {"noise": 0.2, "target": 1.5, "target_var": 0.1, "scale": "learn"}
+    assert len(images.head_log_weights) == len(images.head.grid)
+    assert mlp([8, 4, 3], head).head is head and head.is_heard_in_training  # the user's own is not changed
