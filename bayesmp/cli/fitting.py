@@ -57,7 +57,8 @@ def fit(
 
     Numbers stay numbers; missing ones become the median and are marked. Texts, booleans and categories become a column
     of 0 and 1 each; missing ones are a category. Columns that are constant or name the rows are left out, dates are
-    refused. The model file keeps all this, but not the rows.
+    refused. The model file keeps all this, and the inputs of at most
+    1,024 rows, without their targets.
     """
     from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
     from bayesmp.table_model import hold_out as split
