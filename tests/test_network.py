@@ -32,7 +32,7 @@ def test_repr_shows_shapes_and_the_number_of_weights():
     text = repr(bmp.Network(CNN, bmp.Argmax()))
     n_weights = 4 * 9 + 4 + 10 * 676 + 10
     assert f"{n_weights:,} weights" in text
-    assert "Argmax()" in text and "torch.float32" in text and "cpu" in text
+    assert "Argmax(target_var=0.1)" in text and "torch.float32" in text and "cpu" in text
     lines = text.splitlines()
     assert len(lines) == 2 + len(CNN)
     assert "1 x 28 x 28" in lines[1]
