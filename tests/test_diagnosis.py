@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from sklearn.linear_model import Ridge
-from sklearn.metrics import r2_score
-from sklearn.neighbors import KNeighborsRegressor
 
 import bayesmp as bmp
-from bayesmp.diagnosis import Diagnosis, Finding, diagnose
-from bayesmp.diagnosis.fits import explained_otherwise
+from bayesmp.diagnosis import Diagnosis, diagnose
 from bayesmp.diagnosis.predictions import judge_calibration
+from tests.diagnosed_runs import found, trained
 from tests.helpers import blobs, mlp
 from tests.test_peer_defects import friedman
-
-
-def trained(network: bmp.Network, x, y, epochs: int | str = 40, **options) -> bmp.Trainer:
-    """A run whose warnings are not the point here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        trainer = bmp.Trainer(network, x, y, **options)
-        trainer.run(epochs, progress=False)
-    return trainer
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -52,12 +39,6 @@ def images() -> bmp.Trainer:
     layers = [bmp.Conv2d(1, 4, 3), bmp.LeakyReLU(), bmp.MaxPool2d(2), bmp.Flatten(), bmp.Linear(36, 3)]
     x, y = digits()
     return trained(bmp.Network(layers, bmp.Argmax()), x[:200].reshape(-1, 1, 8, 8), y[:200], "auto", batch_size=50)
-
-
-def found(diagnosis: Diagnosis, kind: str) -> Finding:
-    """The one finding of this kind."""
-    (finding,) = [finding for finding in diagnosis.findings if finding.kind == kind]
-    return finding
 
 
 # --- healthy networks ------------------------------------------------------------------------------------------------
@@ -283,92 +264,13 @@ def test_labels_that_the_inputs_say_a_little_about_are_no_fault_of_the_link():
     assert "link_far_off" not in trainer.diagnose().kinds + trainer.network.diagnose(x[300:], y[300:]).kinds
 
 
-# --- by heart, or not at all -----------------------------------------------------------------------------------------
-
-
-def noise_only(n: int, d: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, d)), rng.normal(size=n)
-
-
-LED_ASTRAY = {"prior_too_narrow", "prior_too_wide", "no_signal", "ended_in_a_jump", "link_far_off"}
-
-
-@pytest.mark.parametrize("head", [bmp.Regression("learn"), bmp.Regression(0.01)], ids=["learned", "given"])
-def test_targets_learned_by_heart(head):
-    """It was told as a prior that is too narrow, or as no signal."""
-    x, y = noise_only(260, 20)
-    trainer = trained(mlp([20, 100, 1], head), x[:60], y[:60], 60, batch_size=30)
-    diagnosis = trainer.network.diagnose(x[60:], y[60:])
-    finding = found(diagnosis, "memorised_noise")
-    assert finding.severity == "problem" and not LED_ASTRAY & set(diagnosis.kinds)
-    missed = float((trainer.network.predict(x[60:]).mean - torch.tensor(y[60:])).square().mean().sqrt())
-    assert finding.numbers["error"] == pytest.approx(missed, rel=1e-4)
-    assert finding.numbers["guess_error"] == pytest.approx(y[:60].std(), rel=1e-4)
-    assert finding.numbers["training_error"] < 0.5 * missed
-    assert ("The noise that was given, 0.01, is too small" in finding.sentence) is not head.is_learned
-
-
-def test_targets_learned_by_heart_as_leave_one_out_tells():
-    """Without other rows it is a hint, because leave-one-out may be too harsh."""
-    x, y = noise_only(250, 5)
-    trainer = trained(mlp([5, 50, 1], bmp.Regression(0.1)), x, y + 0.4 * x[:, 0], 60, batch_size=50)
-    finding = found(trainer.diagnose(), "memorised_noise")
-    assert finding.severity == "hint" and "those of rows left out" in finding.sentence
-    assert finding.numbers["error"] == trainer.history.loo_error[-1]
-
-
-def test_labels_learned_by_heart():
-    x, _ = noise_only(500, 20)
-    y = np.random.default_rng(1).integers(0, 3, 500)
-    trainer = trained(mlp([20, 50, 3], bmp.Argmax(target_var=0.1)), x[:200], y[:200], 60)
-    diagnosis = trainer.network.diagnose(x[200:], y[200:])
-    finding = found(diagnosis, "memorised_noise")
-    wrong = float((trainer.network.predict(x[200:]).probs.argmax(1).numpy() != y[200:]).mean())
-    assert finding.numbers["error"] == pytest.approx(wrong) and finding.numbers["training_error"] < 0.1
-    assert not LED_ASTRAY & set(diagnosis.kinds)
+# --- predictions -----------------------------------------------------------------------------------------------------
 
 
 def test_rows_of_another_kind_are_not_learned_by_heart(regression):
     x, y = friedman(300, seed=1)
     kinds = regression.network.diagnose(x, -y).kinds
     assert "memorised_noise" not in kinds and "too_sure" in kinds
-
-
-def test_a_network_that_takes_all_for_noise():
-    """A fast sine: like inputs have like targets, but nothing was learned before all of it was noise."""
-    x = np.random.default_rng(0).uniform(-1.7, 1.7, (500, 1))
-    y = 1.4 * np.sin(12 * x[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=500)
-    stuck = trained(mlp([1, 16, 16, 16, 1], bmp.Regression("learn")), x[:200], y[:200], 60, batch_size=50)
-    diagnosis = stuck.network.diagnose(x[200:], y[200:])
-    finding = found(diagnosis, "stuck_at_noise")
-    assert finding.severity == "problem" and finding.numbers["explained_otherwise"] > 0.8
-    assert not {"no_signal", "noise_at_limit", "too_unsure", "prior_too_narrow"} & set(diagnosis.kinds)
-    assert "stuck_at_noise" in stuck.diagnose().kinds
-    helped = trained(mlp([1, 16, 16, 16, 1], bmp.Regression(0.01)), x[:200], y[:200], 60, batch_size=50)
-    missed = [float((part.network.predict(x[200:]).mean - torch.tensor(y[200:])).std()) for part in (stuck, helped)]
-    assert missed[1] < 0.5 * missed[0], "what the sentence advises"
-
-
-def test_what_simple_means_explain():
-    """Against scikit-learn's own, each row predicted without itself."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(150, 3))
-    others = [np.delete(np.arange(150), k) for k in range(150)]
-    for model, y in (
-        (Ridge(0.15), x @ [1.0, 0.5, 0.0] + rng.normal(size=150)),
-        (KNeighborsRegressor(5), np.cos(3 * x[:, 0])),
-    ):
-        given = x / x.std(0) if isinstance(model, Ridge) else x[:, :1]
-        alone = [model.fit(given[rest], y[rest]).predict(given[k : k + 1])[0] for k, rest in enumerate(others)]
-        found = explained_otherwise(torch.tensor(given), torch.tensor(y)[:, None])
-        assert found == pytest.approx(r2_score(y, alone), abs=0.02)
-    for seed in range(10):
-        inputs, targets = (torch.tensor(part) for part in noise_only(60, 4, seed=seed))
-        assert explained_otherwise(inputs, targets[:, None]) < 0.1
-
-
-# --- predictions -----------------------------------------------------------------------------------------------------
 
 
 def test_noise_that_was_given_too_small_or_too_large():

@@ -1,7 +1,8 @@
 """Heads: what the last layer's outputs mean, and what a target tells them."""
 
+from bayesmp.heads.argmax import Argmax
 from bayesmp.heads.base import Head
-from bayesmp.heads.classification import Argmax, ClassPrediction, Softmax
+from bayesmp.heads.classification import ClassPrediction, Softmax
 from bayesmp.heads.regression import Regression, RegressionPrediction
 
 __all__ = ["Argmax", "ClassPrediction", "Head", "Regression", "RegressionPrediction", "Softmax"]

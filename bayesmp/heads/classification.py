@@ -1,10 +1,9 @@
-"""Class labels: softmax and argmax heads, with a learned link between outputs and probabilities."""
+"""Class labels: predictions, what heads for them share, a learned link from outputs to probabilities, and softmax."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,17 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp import checks, kernels
-from bayesmp.equations.likelihood import (
-    argmax_predictive,
-    probit_scaled,
-    softmax_predictive,
-    softmax_to_latent,
-)
+from bayesmp import checks
+from bayesmp.equations.likelihood import probit_scaled, softmax_predictive, softmax_to_latent
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
-from bayesmp.layers.base import Layer, Shape
-from bayesmp.layers.linear import Linear
+from bayesmp.layers.base import Shape
 
 N_POINTS = (
     128  # at which outputs are averaged over: probabilities are off by .001 on average, .01 at worst, at variance 1
@@ -30,12 +23,8 @@ N_POINTS = (
 POINTS_AT_ONCE = {"cpu": 2_000, "cuda": 1_000_000}  # outputs that are averaged over at once; on a CPU, in its cache
 LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred examples the belief is narrower than that
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
-LABEL_GRID = (0.1, 3.0, 36)  # variances of labels considered, the first that of clean ones: steps of 10 %
-PAIR_NOISE = 0.3  # variance of a comparison of two outputs, for clean labels
 SCALE_SPREAD = 0.3  # std of the prior over the logarithm of the scale
 SOFTMAX_GAIN = 6.0  # chosen on leave-one-out and held-out digits (docs/lab-notes.md)
-TRAINED_LOGITS = 6.0  # of PyTorch's logits, on either side of their mean, in a network that was trained on labels
-PROBIT_SLOPE = 1.702  # Phi(x) is nearest to the logistic function of this times x
 
 
 @dataclass(frozen=True)
@@ -127,7 +116,7 @@ def _root(covariance: Tensor) -> Tensor:
     return factor.to(covariance)
 
 
-class _Classifier(Head[ClassPrediction]):
+class Classifier(Head[ClassPrediction]):
     """What both heads share: labels, and P(c) = softmax(scale * mean / sqrt(1 + pi/8 scale^2 var)) averaged over
     scale.
     """
@@ -254,7 +243,7 @@ class _Classifier(Head[ClassPrediction]):
         return probit_scaled(Moments(scale * m_out.mean, scale.square() * m_out.var))
 
 
-class Softmax(_Classifier):
+class Softmax(Classifier):
     """P(class) = softmax of gain times the outputs.
 
     Args:
@@ -286,130 +275,3 @@ class Softmax(_Classifier):
         options = [] if self.scale == "learn" else [f"scale={self.scale!r}"]
         options += [] if self.gain == SOFTMAX_GAIN else [f"gain={self.gain:g}"]
         return f"Softmax({', '.join(options)})"
-
-
-class Argmax(_Classifier):
-    """The label is the class whose output is largest.
-
-    Labels may be wrong, or say little because classes overlap. A network that takes them for clean learns them by
-    heart. So how far labels lie from the outputs is learned like the noise of a regression: the variance v of targets
-    +1 and -1 around outputs that have not seen them, at least that of clean labels (docs/lab-notes.md).
-
-    Args:
-        noise: variance added to each comparison of two outputs, for clean labels; it grows with v.
-        target, target_var: the regulariser pulls the true class to N(target, target_var), the others to -target. None
-            learns the variance in networks of dense layers whose link is learned, and is that of clean labels, 0.1, in
-            others.
-        scale: link of the predictive, P(c) = softmax(scale * outputs): "learn" (see Softmax) or a number; None takes
-            the chance of each class to beat every other instead, without a link.
-    """
-
-    def __init__(
-        self,
-        *,
-        noise: float = PAIR_NOISE,
-        target: float = 1.0,
-        target_var: float | None = None,
-        scale: float | str | None = "learn",
-    ) -> None:
-        super().__init__(scale)
-        clean = LABEL_GRID[0] if target_var is None else target_var
-        if not (0 < noise < math.inf and 0 < clean < math.inf):
-            raise ValueError(f"noise and target_var must be positive, finite variances, got {noise} and {target_var}")
-        if not math.isfinite(target):
-            raise ValueError(f"target must be a finite number, got {target}")
-        self.noise, self.target, self.target_var = noise, target, clean
-        if target_var is None and scale == "learn":
-            self.is_heard_in_training = True
-            variances = log_grid(*LABEL_GRID)
-            self.n_heard, self.grid = len(variances), torch.cat([variances, self.grid])
-
-    def suited_to(self, layers: Sequence[Layer]) -> Argmax:
-        """Where weights are shared over positions, as in convolutions, images are many and soon tell more than wrong
-        labels do; those are taken for clean, which learns faster (docs/lab-notes.md).
-        """
-        if not self.is_heard_in_training or all(isinstance(layer, Linear) for layer in layers if layer.weight_shapes()):
-            return self
-        return Argmax(noise=self.noise, target=self.target, target_var=self.target_var, scale=self.scale)
-
-    def config(self) -> dict[str, Any]:
-        target_var = None if self.is_heard_in_training else self.target_var
-        return {"noise": self.noise, "target": self.target, "target_var": target_var, "scale": self.scale}
-
-    @property
-    def heard(self) -> slice:
-        return slice(0, self.n_heard) if self.is_heard_in_training else super().heard
-
-    def label_var(self, log_weights: Tensor) -> Tensor | float:
-        """The variance of labels that messages to the outputs are made with, under a belief over the grid."""
-        return self.in_training(log_weights) if self.is_heard_in_training else self.target_var
-
-    def largest_constant(self, y: Tensor) -> float:
-        """The variance of targets +1 and -1 around their means: labels that say nothing."""
-        if not self.is_heard_in_training:
-            return math.inf
-        shares = torch.bincount(y).double() / len(y)
-        return float(4.0 * self.target**2 * (shares * (1.0 - shares)).mean())
-
-    def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
-        """Log of prod N(+1 or -1; mean, var + v) over all outputs, for each variance v of labels."""
-        if not self.is_heard_in_training:
-            return super().to_heard(m_out, y)
-        is_true = torch.nn.functional.one_hot(y, m_out.mean.shape[1]).bool()
-        miss = (torch.where(is_true, self.target, -self.target) - m_out.mean).square()
-        var = m_out.var[..., None] + self.grid_like(m_out.mean)[self.heard]
-        return -0.5 * (torch.log(var) + miss[..., None] / var).sum((0, 1))
-
-    def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
-        """To the variances of labels, and to the scales."""
-        scales = super().to_constant(m_out, y)
-        return torch.cat([self.to_heard(m_out, y), scales]) if self.is_heard_in_training else scales
-
-    @property
-    def natural_scale(self) -> float:
-        """Two outputs are compared with noise, as by Phi(difference / sqrt(noise))."""
-        return PROBIT_SLOPE / math.sqrt(self.noise)
-
-    def logits_per_output(self, log_weights: Tensor | None = None) -> float:
-        """At the start so many that trained logits lie at the targets: the regulariser would pull others there hard,
-        and what was learned would be lost on the way.
-        """
-        if log_weights is None and self.target > 0:
-            return TRAINED_LOGITS / self.target
-        return super().logits_per_output(log_weights)
-
-    def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
-        target_var = self.label_var(log_weights)
-        noise = self.noise * (target_var / self.target_var)
-        return kernels.argmax_to_latent(m_out, y, noise=noise, target=self.target, target_var=target_var)
-
-    def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
-        if self.scale is None:
-            return argmax_predictive(m_out, noise=self.noise)
-        return super().probabilities(m_out, log_weights)
-
-    def at_certain_outputs(self, outputs: Tensor, log_weights: Tensor) -> Tensor:
-        if self.scale is None:
-            certain = Moments(outputs.flatten(0, -2), torch.zeros_like(outputs.flatten(0, -2)))
-            return self.probabilities(certain, log_weights).view(outputs.shape)
-        return super().at_certain_outputs(outputs, log_weights)
-
-    def nll(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Tensor:
-        if self.scale is not None:
-            return super().nll(m_out, y, log_weights)
-        probs = self.probabilities(m_out, log_weights).gather(1, y[:, None])[:, 0]
-        return -torch.log(probs.clamp_min(torch.finfo(probs.dtype).tiny))
-
-    def train_metrics(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, Tensor]:
-        metrics = super().train_metrics(m_out, y, log_weights)
-        if self.scale is None:
-            metrics["nll"] = self.nll(m_out, y, log_weights).sum()
-        return metrics
-
-    def __repr__(self) -> str:
-        options = [] if self.noise == PAIR_NOISE else [f"noise={self.noise!r}"]
-        options += [] if self.target == 1.0 else [f"target={self.target!r}"]
-        is_default = self.is_heard_in_training or (self.scale != "learn" and self.target_var == LABEL_GRID[0])
-        options += [] if is_default else [f"target_var={self.target_var!r}"]
-        options += [] if self.scale == "learn" else [f"scale={self.scale!r}"]
-        return f"Argmax({', '.join(options)})"
