@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 THREADS: int | None = None  # that share a row, for each way; None goes by the cores
-MOST_THREADS = 4  # if that goes by the cores
-CORES_PER_THREAD = 4  # two ways, and as many cores again for the rest of the process
+MOST_THREADS = 8  # if that goes by the cores
+CORES_PER_THREAD = 2  # a thread for each of the two ways
 SMALLEST_PIECE = 2**20  # bytes of a row's half; below, handing pieces out costs more than it gains
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -39,7 +39,7 @@ class RowFile:
 
     Args:
         shape: (2, n, w), slopes and precisions of n sites.
-        n_threads: that share a row, for each way; by default as many as the machine can spare, at most 4.
+        n_threads: that share a row, for each way; by default as many as the machine can spare, at most 8.
 
     Attributes:
         tensor: all numbers, as a map of the file; current after `settle`.

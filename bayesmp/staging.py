@@ -100,7 +100,8 @@ class Staging:
         """Send for a row that a later visit will ask for."""
         if any(berth.row == row for berth in self._inward):
             return
-        berth = self._inward.pop(0)
+        berth = next((berth for berth in self._inward if berth.row is None), self._inward[0])
+        self._inward.remove(berth)  # rows that were sent for and not asked for yet keep theirs, the newest longest
         self._inward.append(berth)
         berth.wait()
         berth.row = row

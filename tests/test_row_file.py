@@ -197,7 +197,7 @@ def test_a_killed_process_leaves_nothing_on_the_disk(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("cores, n_threads", [(1, 1), (2, 1), (8, 2), (16, 4), (128, 4)])
+@pytest.mark.parametrize("cores, n_threads", [(1, 1), (2, 1), (8, 4), (16, 8), (128, 8)])
 def test_threads_go_by_the_cores(monkeypatch, cores, n_threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     assert RowFile((2, 1, 1), torch.float32).n_threads == n_threads

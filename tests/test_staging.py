@@ -87,6 +87,25 @@ def test_rows_are_sent_for_two_visits_ahead(staging):
     assert [berth.row for berth in staging._inward] == [1, 2, 3]
 
 
+def test_epochs_read_every_row_once(staging, monkeypatch):
+    """Rows that were sent for keep their place until they are asked for: in random orders, with the trainer's asking."""
+    staging.complete()
+    read, asked = staging.file.read, []
+    monkeypatch.setattr(
+        staging.file, "read", lambda row, *args, **options: asked.append(row) or read(row, *args, **options)
+    )
+    draw = random.Random(0)
+    for _ in range(20):
+        order = draw.sample(range(5), 5)
+        for n_visited, row in enumerate(order, start=1):
+            for following in order[n_visited : n_visited + staging.ahead]:
+                staging.fetch(following)
+            staging.bring(row)
+            staging.replace(torch.zeros(7), torch.ones(7))
+            staging.send(row)
+    assert len(asked) == 20 * 5
+
+
 def test_a_row_that_could_not_be_written_ends_the_run(staging, monkeypatch):
     def fail(self):
         raise RuntimeError("the device is gone")
