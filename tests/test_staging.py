@@ -88,7 +88,7 @@ def test_rows_are_sent_for_two_visits_ahead(staging):
 
 
 def test_epochs_read_every_row_once(staging, monkeypatch):
-    """Rows that were sent for keep their place until they are asked for: in random orders, with the trainer's asking."""
+    """Rows that were sent for keep their place until they are asked for, in whatever order epochs go."""
     staging.complete()
     read, asked = staging.file.read, []
     monkeypatch.setattr(
