@@ -36,19 +36,19 @@ class Evidence:
     Attributes:
         basis: the coordinates.
         precision: sum_n features^T Lambda features, (r, r); the past's (belief/past.py) with it.
-        rows_seen: precision that data bring to the inputs of each layer's weights, (i,), where the basis is not exact.
+        missed: per layer, for what data say outside the span, where the basis is not exact (`missed_by` of the basis).
         n_rows: rows of data, the past's with them.
     """
 
     basis: Basis
     precision: Tensor
-    rows_seen: list[Tensor] | None
+    missed: list[Tensor] | None
     n_rows: int
 
     @cached_property
     def belief(self) -> Belief:
         """About all weights."""
-        return replace(self.basis.believe(self.precision, self.rows_seen), n_rows=self.n_rows)
+        return replace(self.basis.believe(self.precision, self.missed), n_rows=self.n_rows)
 
 
 @dataclass(frozen=True)
@@ -105,29 +105,31 @@ class Examples:
         evidence = self.evidence(*self.accumulate(log_weights))
         return evidence, self._covariances(evidence.belief)
 
-    def evidence(self, precision: Tensor, rows_seen: list[Tensor] | None) -> Evidence:
+    def evidence(self, precision: Tensor, missed: list[Tensor] | None) -> Evidence:
         """What today's data say, and the past."""
-        if self.known is not None and self.network.past is not None:
+        past, basis = self.network.past, self.basis
+        if self.known is not None and past is not None:
             precision = precision + self.known
-            if rows_seen is not None:
-                rows_seen = [new + old.to(new) for new, old in zip(rows_seen, self.network.past.rows_seen, strict=True)]
-        return Evidence(self.basis, precision, rows_seen, self.n_rows)
+            if missed is not None and isinstance(basis, AnchoredBasis):
+                older = basis.missed_of(past)
+                missed = [new + old.to(new) for new, old in zip(missed, older, strict=True)]
+        return Evidence(basis, precision, missed, self.n_rows)
 
     def accumulate(self, log_weights: Tensor) -> tuple[Tensor, list[Tensor] | None]:
-        """What today's data say in the coordinates of the basis, and what of it the inputs of weights have seen."""
+        """What today's data say in the coordinates of the basis, and what for that outside its span."""
         basis, network = self.basis, self.network
         precision: Tensor | None = None
-        rows_seen: list[Tensor] | None = None
+        missed: list[Tensor] | None = None
         for part in self.slices(with_features=True) if self.kept is None else self.kept:
             rho = network.head.to_latent(part.m_out, part.y, log_weights).rho
             assert part.features is not None
             product = weighted_gram(part.features, rho)
             precision = product if precision is None else precision + product
-            if not basis.is_exact:
-                seen = _rows_seen(network, part.x, rho)
-                rows_seen = seen if rows_seen is None else [a + b for a, b in zip(rows_seen, seen, strict=True)]
+            if isinstance(basis, AnchoredBasis) and not basis.is_exact:
+                own = basis.missed_by(network.gradients(part.x)[1], part.features, rho)
+                missed = own if missed is None else [a + b for a, b in zip(missed, own, strict=True)]
         assert precision is not None
-        return self.weight * precision, None if rows_seen is None else [self.weight * part for part in rows_seen]
+        return self.weight * precision, None if missed is None else [self.weight * part for part in missed]
 
     def _covariances(self, belief: Belief) -> Iterator[tuple[Slice, Tensor]]:
         for part in self.slices(with_features=False) if self.kept is None else self.kept:
@@ -178,19 +180,6 @@ def _common_factor(values: Tensor, others: Tensor) -> float | None:
         return None
     low, high = (float(end) for end in torch.aminmax(values / others))
     return high if high - low <= 8 * torch.finfo(values.dtype).eps * abs(high) else None
-
-
-def _rows_seen(network: Network, x: Tensor, rho: Tensor) -> list[Tensor]:
-    """Per layer (i,): sum over examples and outputs of rho J_oi^2, averaged over o."""
-    found = []
-    for gradient in network.gradients(x)[1]:
-        if gradient.inputs.shape[1] == 1:
-            slopes = gradient.slopes[:, :, 0].square().mean(2)  # (k, b)
-            found.append(torch.einsum("kb,bk,bi->i", slopes, rho, gradient.inputs[:, 0].square()))
-        else:
-            matrix = gradient.flat().unflatten(2, (gradient.slopes.shape[3], -1))  # (k, b, o, i)
-            found.append(torch.einsum("kboi,bk->i", matrix.square(), rho) / matrix.shape[2])
-    return found
 
 
 # --- the coordinates -------------------------------------------------------------------------------------------------

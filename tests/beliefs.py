@@ -99,14 +99,11 @@ def precisions(n, n_out, dtype=torch.float64):
 
 
 def collect(basis, gradients, rho) -> Belief:
-    """The belief of these data in a basis; rows_seen as joint.py would have it."""
+    """The belief of these data in a basis, as a pass over them makes it."""
     features = basis.features(gradients)
     rows = (features * rho.to(features).sqrt()[..., None]).flatten(0, 1).double()
-    seen = []
-    for part in gradients:
-        matrix = part.flat().unflatten(2, (part.slopes.shape[3], -1))  # (k, b, o, i)
-        seen.append(torch.einsum("kboi,bk->i", matrix.square(), rho.to(matrix)) / matrix.shape[2])
-    return basis.believe(rows.T @ rows, seen)
+    missed = basis.missed_by(gradients, features, rho.to(features)) if isinstance(basis, AnchoredBasis) else None
+    return basis.believe(rows.T @ rows, missed)
 
 
 def full(network, x, rho) -> Belief:

@@ -125,11 +125,11 @@ def test_a_belief_parts_its_covariance_as_dense_algebra_does():
         assert not belief.is_exact
         inside, outside = belief.split_covariance(network.gradients(x)[1])
         torch.testing.assert_close(inside + outside, belief.covariance(network.gradients(x)[1]), rtol=1e-4, atol=1e-7)
-        std = torch.cat(
-            [base.expand_as(var).flatten() for base, var in zip(belief.bases, belief.prior_vars, strict=True)]
-        )
-        rows = torch.cat([part.flat() for part in network.gradients(x)[1]], 2).transpose(0, 1) * std.sqrt()
-        span = torch.cat([anchor.formed() for anchor in belief.basis.anchors], 1) * std.sqrt()
+        parts = zip(belief.bases, belief.prior_vars, strict=True)
+        blocks = [torch.block_diag(*[base.weights(torch.eye(var.shape[1]))] * len(var)) for base, var in parts]
+        root = torch.linalg.cholesky(torch.block_diag(*blocks).double()).float()
+        rows = torch.cat([part.flat() for part in network.gradients(x)[1]], 2).transpose(0, 1) @ root
+        span = torch.cat([anchor.formed() for anchor in belief.basis.anchors], 1) @ root
         basis = torch.linalg.svd(span, full_matrices=False).Vh
         rest = rows - rows @ basis.T @ basis
     torch.testing.assert_close(outside, rest @ rest.transpose(1, 2), rtol=2e-3, atol=1e-6)

@@ -6,7 +6,7 @@ made by a pass over the data (joint.py) and knows nothing of how training went. 
 
 `Full`    all weights, where there are few. Exact.
 `Anchored` some rows z of the training data's J, the *anchors*. Inside their span H is as above; outside it the data
-          that the span misses count as spread evenly over a layer's outputs, in proportion to what each input has seen:
+          that the span misses count as spread evenly over a layer's outputs (spread.py):
               H = D + V M V^T,   D = prior + what the span misses,   V = J_z^T T an orthonormal basis (under the prior)
           With as many anchors as there are rows in all the span misses nothing, and this is exact, too. Rows of dense
           layers are never formed: J_z J_x^T = (a_z . a_x) (g_z . g_x) for inputs a and slopes g.
@@ -29,6 +29,7 @@ from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, Spectrum, plan, weighted_gram
 from bayesmp.belief.full import Full, FullBasis
 from bayesmp.belief.past import Past
+from bayesmp.belief.spread import Spread
 
 __all__ = [
     "MAX_RANK",
@@ -44,6 +45,7 @@ __all__ = [
     "Plan",
     "Points",
     "Spectrum",
+    "Spread",
     "from_state",
     "plan",
     "weighted_gram",
@@ -62,4 +64,6 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
     anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
     variances = [tensors[f"prior_var.{k}"] for k in layers]
     basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points)
-    return Anchored(basis, [tensors[f"base.{k}"] for k in layers], tensors["half"], tensors["reduction"], n_rows)
+    couples = description.get("couples", [False] * len(layers))  # older files have variances only
+    bases = [Spread(tensors[f"base.{k}"], couples[k]) for k in layers]
+    return Anchored(basis, bases, tensors["half"], tensors["reduction"], n_rows)

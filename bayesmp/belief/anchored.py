@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh, exact_products
-from bayesmp.belief.anchors import LayerAnchors, Points, even, shaped
+from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import Belief, Gradients, chunks, lifted, total
 from bayesmp.belief.past import Past
+from bayesmp.belief.spread import Spread
 from bayesmp.layers.base import Gradient
 
+MOST_COUPLED = 4096  # inputs of a layer; more would need too large a matrix
 NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
 
 
@@ -45,20 +47,25 @@ class AnchoredBasis:
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
         if older is not None:
             anchors = [part.join(more) for part, more in zip(anchors, older, strict=True)]
-        grams = [part.gram(even(var)) for part, var in zip(anchors, prior_vars, strict=True)]
+        grams = [part.gram(Spread.of(var)) for part, var in zip(anchors, prior_vars, strict=True)]
         values, vectors = eigh(total(grams))
         kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
         turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
         return cls(anchors, prior_vars, turn, is_exact, points)
 
     @cached_property
-    def even_vars(self) -> list[Tensor]:
-        """Prior variances (i,), or (o, i) of layers where they differ between output units."""
-        return [even(var) for var in self.prior_vars]
+    def priors(self) -> list[Spread]:
+        """The prior, per layer."""
+        return [Spread.of(var) for var in self.prior_vars]
+
+    @property
+    def couples(self) -> list[bool]:
+        """Per layer, whether what the span misses is kept with the covariances of inputs."""
+        return [a.inputs is not None and a.inputs.shape[1] <= MOST_COUPLED for a in self.anchors]
 
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
-        bases = self.even_vars
+        bases = self.priors
         found: list[Tensor] = []
         for part in self.chunks(gradients):
             cross, _ = self.products(part, bases, own=False)
@@ -67,8 +74,8 @@ class AnchoredBasis:
 
     def along(self, anchors: Sequence[LayerAnchors]) -> Tensor:
         """(m, r) in float64: features of m rows that were kept."""
-        parts = zip(anchors, self.anchors, self.even_vars, strict=True)
-        return total([rows.cross(own, var) for rows, own, var in parts]) @ self.turn
+        parts = zip(anchors, self.anchors, self.priors, strict=True)
+        return total([rows.cross(own, prior) for rows, own, prior in parts]) @ self.turn
 
     @property
     def own_precision(self) -> Tensor:
@@ -81,7 +88,7 @@ class AnchoredBasis:
         whole = total(
             [
                 anchor.own_product(gradient, base)
-                for anchor, gradient, base in zip(self.anchors, gradients, self.even_vars, strict=True)
+                for anchor, gradient, base in zip(self.anchors, gradients, self.priors, strict=True)
                 if gradient is not None
             ]
         )
@@ -91,7 +98,7 @@ class AnchoredBasis:
         given = next(part for part in gradients if part is not None)
         return chunks(gradients, len(self.turn) * len(given.slopes))
 
-    def products(self, gradients: Gradients, bases: list[Tensor], *, own: bool = True) -> tuple[Tensor, Tensor | None]:
+    def products(self, gradients: Gradients, bases: list[Spread], *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """The sums of `LayerAnchors.products` over the layers that take part."""
         with exact_products(self.turn.device):
             parts = [
@@ -105,19 +112,48 @@ class AnchoredBasis:
             whole = None if whole is None or more_whole is None else whole + more_whole
         return cross, whole
 
-    def believe(self, precision: Tensor, rows_seen: Sequence[Tensor] | None = None) -> Anchored:
-        """The belief, given sum_n features^T Lambda features (r, r) and, per layer, how much precision all data bring
-        to a weight of each input, (i,), averaged over the outputs.
+    def missed_by(self, gradients: Sequence[Gradient], features: Tensor, rho: Tensor) -> list[Tensor]:
+        """Per layer, what data with rho (b, k) bring to the weights of a unit, averaged over units: (i,) all of it, or,
+        where inputs are coupled, (i, i) less twice what the span has in common with it.
         """
-        bases = list(self.even_vars)
-        if rows_seen is not None and not self.is_exact:
+        found: list[Tensor] = []
+        start = 0
+        for part in self.chunks(gradients):
+            given = [gradient for gradient in part if gradient is not None]  # all of them
+            rows = slice(start, start + given[0].slopes.shape[1])
+            start = rows.stop
+            mixes = features[rows] @ self.turn.T.to(features)
+            own = [
+                anchor.missed(gradient, rho[rows], mixes) if couples else anchor.seen(gradient, rho[rows]).double()
+                for anchor, gradient, couples in zip(self.anchors, given, self.couples, strict=True)
+            ]
+            found = own if not found else [a + b for a, b in zip(found, own, strict=True)]
+        return found
+
+    def missed_of(self, past: Past) -> list[Tensor]:
+        """The same of what the past has kept."""
+        shares = past.weights @ self.along(past.anchors) @ self.turn.T  # S f T^T
+        found = []
+        for k, (of_outputs, of_inputs) in enumerate(past.factors):
+            rest = of_inputs.diagonal()
+            if self.couples[k]:
+                across = past.anchors[k].in_common(self.anchors[k], shares)
+                rest = of_inputs - across - across.T
+            found.append(rest / len(of_outputs))
+        return found
+
+    def believe(self, precision: Tensor, missed: Sequence[Tensor] | None = None) -> Anchored:
+        """The belief, given sum_n features^T Lambda features (r, r) and, per layer, `missed_by` of all data."""
+        bases = list(self.priors)
+        if missed is not None and not self.is_exact:
             along = self.turn @ precision @ self.turn.T
-            for k, (anchor, var) in enumerate(zip(self.anchors, self.prior_vars, strict=True)):
-                base = bases[k]
-                whole = (rows_seen[k].double() * var.double().mean(0)).sum() * len(var)
-                inside = (along * anchor.gram(base)).sum()
-                missed = (1.0 - inside / whole.clamp_min(torch.finfo(whole.dtype).tiny)).clamp(0.0, 1.0)
-                bases[k] = base / (1.0 + base * (missed * rows_seen[k].double()).to(base))
+            parts = zip(self.anchors, self.priors, self.prior_vars, missed, self.couples, strict=True)
+            bases = [
+                _rest_coupled(anchor, prior, var.shape, rest, along)
+                if couples
+                else _rest_spread_evenly(anchor, prior, var, rest, along)
+                for anchor, prior, var, rest, couples in parts
+            ]
         values, vectors = eigh(precision)
         half = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
         if self.is_exact:  # the basis is orthonormal, and D the prior
@@ -136,7 +172,7 @@ class Anchored(Belief):
     """H = D + V M V^T: `bases` hold D^{-1}, `half` M^{1/2}, `reduction` R with R R^T = (M^{-1} + V^T D^{-1} V)^{-1}."""
 
     basis: AnchoredBasis
-    bases: list[Tensor]
+    bases: list[Spread]
     half: Tensor
     reduction: Tensor
     n_rows: int = 0
@@ -198,10 +234,10 @@ class Anchored(Belief):
     def degrees_of_freedom(self) -> float:
         settled = torch.zeros((), dtype=torch.float64, device=self.half.device)
         grams = []
-        parts = zip(self.basis.anchors, self.bases, self.basis.prior_vars, self.basis.even_vars, strict=True)
-        for anchor, base, var, even_var in parts:
-            settled += (1.0 - shaped(base, var).double() / var.double()).sum()
-            grams.append(anchor.gram(base.square() / even_var))
+        parts = zip(self.basis.anchors, self.bases, self.basis.prior_vars, self.basis.priors, strict=True)
+        for anchor, base, var, prior in parts:
+            settled += (1.0 - base.variances(var.shape).double() / var.double()).sum()
+            grams.append(anchor.gram(base.twice_over(prior)))
         return float(settled + (total(grams) @ self.shadow * self.shadow).sum())
 
     def leverage(self, past: Past) -> float:
@@ -212,29 +248,31 @@ class Anchored(Belief):
 
     def as_past(self) -> tuple[list[Tensor], Past]:
         """D holds what the span misses, so K has the anchors alone."""
-        variances = [shaped(base, var) for base, var in zip(self.bases, self.basis.prior_vars, strict=True)]
+        variances = [
+            base.variances_given_others(var.shape) for base, var in zip(self.bases, self.basis.prior_vars, strict=True)
+        ]
         shapes = [var.shape for var in variances]
         root = self.basis.turn @ self.half
         return variances, Past(self.basis.anchors, root @ root.T, shapes, self.n_rows, self.basis.points)
 
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        found = [slope * shaped(base, slope) for slope, base in zip(slopes, self.bases, strict=True)]
+        found = [base.weights(slope) for slope, base in zip(slopes, self.bases, strict=True)]
         along = torch.stack([a.along(part) for a, part in zip(self.basis.anchors, found, strict=True)]).sum(0)
         inner = self.reduction @ (self.reduction.T @ (self.basis.turn.T @ along.double()))
         weights = (self.basis.turn @ inner).to(found[0])
         return [
-            part - anchor.mix(weights, part.shape) * shaped(base, part)
+            part - base.weights(anchor.mix(weights, part.shape))
             for part, anchor, base in zip(found, self.basis.anchors, self.bases, strict=True)
         ]
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
         """H^{-1} b for b of covariance H = D + V M V^T."""
         noise = torch.randn(self.half.shape[0], dtype=torch.float64, generator=generator).to(self.half)
-        weights = (self.basis.turn @ (self.half @ noise)).to(self.bases[0])
+        weights = (self.basis.turn @ (self.half @ noise)).to(self.bases[0].values)
         slopes = []
         for anchor, base, var in zip(self.basis.anchors, self.bases, self.basis.prior_vars, strict=True):
             own = torch.randn(var.shape, dtype=torch.float64, generator=generator).to(var)
-            slopes.append(own * shaped(base, var).rsqrt() + anchor.mix(weights, var.shape))
+            slopes.append(base.draw_slopes(own) + anchor.mix(weights, var.shape))
         return self.solve(slopes)
 
     def state(self) -> dict[str, Tensor]:
@@ -242,13 +280,19 @@ class Anchored(Belief):
         for k, anchor in enumerate(self.basis.anchors):
             parts = {"inputs": anchor.inputs, "slopes": anchor.slopes, "rows": anchor.rows}
             found |= {f"{name}.{k}": part for name, part in parts.items() if part is not None}
-            found |= {f"base.{k}": self.bases[k], f"prior_var.{k}": self.basis.prior_vars[k]}
+            found |= {f"base.{k}": self.bases[k].values, f"prior_var.{k}": self.basis.prior_vars[k]}
         if self.basis.points is not None:
             found |= {"points.x": self.basis.points.x, "points.mixes": self.basis.points.mixes}
         return found
 
     def description(self) -> dict[str, Any]:
-        return {"form": "anchored", "n_layers": len(self.bases), "is_exact": self.is_exact, "n_rows": self.n_rows}
+        return {
+            "form": "anchored",
+            "n_layers": len(self.bases),
+            "is_exact": self.is_exact,
+            "n_rows": self.n_rows,
+            "couples": [base.couples for base in self.bases],
+        }
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Anchored:
         def cast(part: Tensor) -> Tensor:
@@ -262,5 +306,24 @@ class Anchored(Belief):
             basis.is_exact,
             None if basis.points is None else basis.points.map(cast),
         )
-        bases, half, reduction = [cast(base) for base in self.bases], self.half.to(device), self.reduction.to(device)
+        bases, half, reduction = (
+            [base.map(cast) for base in self.bases],
+            self.half.to(device),
+            self.reduction.to(device),
+        )
         return Anchored(moved, bases, half, reduction, self.n_rows)
+
+
+def _rest_coupled(anchor: LayerAnchors, prior: Spread, shape: torch.Size, missed: Tensor, along: Tensor) -> Spread:
+    """D^{-1} of one layer: what data say outside the span, averaged over units, with all covariances of inputs."""
+    _, inside = anchor.factors(along, shape)
+    rest = missed + inside / shape[0]
+    return prior.less(0.5 * (rest + rest.T), rounding=NEGLIGIBLE * float(inside.diagonal().amax()) / shape[0])
+
+
+def _rest_spread_evenly(anchor: LayerAnchors, prior: Spread, var: Tensor, seen: Tensor, along: Tensor) -> Spread:
+    """D^{-1} of one layer: of what data bring to each input the share of the layer that the span misses."""
+    whole = (seen * var.double().mean(0)).sum() * len(var)
+    inside = (along * anchor.gram(prior)).sum()
+    missed = (1.0 - inside / whole.clamp_min(torch.finfo(whole.dtype).tiny)).clamp(0.0, 1.0)
+    return prior.less(missed * seen, rounding=0.0)

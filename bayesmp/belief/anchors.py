@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.belief.formed_rows import FormedRows
+from bayesmp.belief.spread import Spread
 from bayesmp.layers.base import Gradient
 
 
@@ -32,8 +32,7 @@ class Points:
 class LayerAnchors:
     """The anchors' gradients in one layer: inputs (m, i) and slopes (m, o) of a dense layer, or rows (m, o i).
 
-    `var` is a covariance of the layer's weights that does not depend on the output unit, (i,), unless rows are formed,
-    which may have one per weight, (o, i).
+    A `spread` of the layer's weights must be the same for all output units, unless rows are formed.
     """
 
     inputs: Tensor | None
@@ -48,18 +47,17 @@ class LayerAnchors:
             return cls(gradient.inputs[:, 0], gradient.slopes[0, :, 0], None)
         return cls(None, None, gradient.flat()[0])
 
-    def gram(self, var: Tensor) -> Tensor:
-        """(m, m) in float64: J_z var J_z^T."""
-        return self.cross(self, var)
+    def gram(self, spread: Spread) -> Tensor:
+        """(m, m) in float64: J_z spread J_z^T."""
+        return self.cross(self, spread)
 
-    def cross(self, other: LayerAnchors, var: Tensor) -> Tensor:
-        """(m, n) in float64: J_z var J_x^T for the rows x of others."""
+    def cross(self, other: LayerAnchors, spread: Spread) -> Tensor:
+        """(m, n) in float64: J_z spread J_x^T for the rows x of others."""
         if self.rows is not None or other.rows is not None:
-            rows, others = self.formed().double(), other.formed().double()
-            return (rows * _expand(var, rows).double()) @ others.T
+            return spread.rows(self.formed().double()) @ other.formed().double().T
         assert self.inputs is not None and self.slopes is not None
         assert other.inputs is not None and other.slopes is not None
-        products = (self.inputs.double() * var.double()) @ other.inputs.double().T
+        products = spread.inputs(self.inputs.double()) @ other.inputs.double().T
         return products * (self.slopes.double() @ other.slopes.double().T)
 
     def formed(self) -> Tensor:
@@ -89,24 +87,57 @@ class LayerAnchors:
         of_outputs = slopes.T @ (weights * (inputs @ inputs.T)) @ slopes
         return of_outputs, inputs.T @ (weights * (slopes @ slopes.T)) @ inputs
 
-    def products(self, gradient: Gradient, var: Tensor, *, own: bool = True) -> tuple[Tensor, Tensor | None]:
-        """J_x var J_z^T (b, k, m), and J_x var J_x^T (b, k, k) if asked for."""
+    def products(self, gradient: Gradient, spread: Spread, *, own: bool = True) -> tuple[Tensor, Tensor | None]:
+        """J_x spread J_z^T (b, k, m), and J_x spread J_x^T (b, k, k) if asked for."""
         if self.rows is not None:
-            rows = FormedRows.of(gradient, var)
-            cross = rows.along(self.rows * _expand(var, self.rows).sqrt())
+            rows = FormedRows.of(gradient, spread.values)
+            cross = rows.along(spread.root_rows(self.rows))
             return cross, rows.own() if own else None
         assert self.inputs is not None and self.slopes is not None
-        inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
-        cross = (slopes @ self.slopes.T).mul_(((inputs * var) @ self.inputs.T)[:, None])
-        return cross, self.own_product(gradient, var) if own else None
+        inputs, slopes = _factors(gradient)
+        cross = (slopes @ self.slopes.T).mul_((spread.inputs(inputs) @ self.inputs.T)[:, None])
+        return cross, self.own_product(gradient, spread) if own else None
 
-    def own_product(self, gradient: Gradient, var: Tensor) -> Tensor:
-        """J_x var J_x^T (b, k, k)."""
+    def own_product(self, gradient: Gradient, spread: Spread) -> Tensor:
+        """J_x spread J_x^T (b, k, k)."""
         if self.rows is not None:
-            return FormedRows.of(gradient, var).own()
-        inputs, slopes = gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)
-        size = (inputs.square() * var).sum(1)[:, None, None]
+            return FormedRows.of(gradient, spread.values).own()
+        inputs, slopes = _factors(gradient)
+        size = (inputs * spread.inputs(inputs)).sum(1)[:, None, None]
         return size * (slopes @ slopes.transpose(1, 2))
+
+    def seen(self, gradient: Gradient, rho: Tensor) -> Tensor:
+        """(i,): sum over examples and outputs of rho J_oi^2, averaged over o, for rho (b, k)."""
+        if gradient.inputs.shape[1] == 1:
+            inputs, slopes = _factors(gradient)
+            return torch.einsum("bk,bk,bi->i", slopes.square().mean(2), rho, inputs.square())
+        matrix = gradient.flat().unflatten(2, (gradient.slopes.shape[3], -1))  # (k, b, o, i)
+        return torch.einsum("kboi,bk->i", matrix.square(), rho) / matrix.shape[2]
+
+    def missed(self, gradient: Gradient, rho: Tensor, mixes: Tensor) -> Tensor:
+        """(i, i) in float64: sum of rho (J J^T - J J_m^T - J_m J^T) over examples and outputs, averaged over the units
+        o, for J_m = mixes J_z: with the sum of rho J_m J_m^T, the square of what J_m misses of J. Rows must not be
+        formed.
+
+        Args:
+            rho: (b, k).
+            mixes: (b, k, m).
+        """
+        assert self.inputs is not None and self.slopes is not None
+        inputs, slopes = _factors(gradient)
+        whole = inputs.T @ (inputs * (rho * slopes.square().sum(2)).sum(1, keepdim=True))
+        alike = ((slopes @ self.slopes.T) * mixes * rho[..., None]).sum(1)  # (b, m)
+        across = inputs.T @ (alike @ self.inputs)
+        return (whole - across - across.T).double() / slopes.shape[2]
+
+    def in_common(self, other: LayerAnchors, weights: Tensor) -> Tensor:
+        """(i, i) in float64: sums of J_z^T weights J_x over the output units, for weights (m, n) of these rows and
+        others. Rows must not be formed.
+        """
+        assert self.inputs is not None and self.slopes is not None
+        assert other.inputs is not None and other.slopes is not None
+        alike = weights * (self.slopes.double() @ other.slopes.double().T)
+        return self.inputs.double().T @ alike @ other.inputs.double()
 
     def along(self, matrix: Tensor) -> Tensor:
         """(m,): J_z applied to a change of the weights (o, i)."""
@@ -127,18 +158,6 @@ class LayerAnchors:
         return LayerAnchors(*(None if part is None else function(part) for part in parts))
 
 
-def even(prior_var: Tensor) -> Tensor:
-    """A prior variance (o, i) as (i,) where it is the same for all output units."""
-    return prior_var[0] if bool((prior_var == prior_var[:1]).all()) else prior_var
-
-
-def shaped(var: Tensor, matrix: Tensor) -> Tensor:
-    """A variance (i,) or (o, i) as it broadcasts against a matrix (o, i)."""
-    return var if var.ndim == 2 else var.expand_as(matrix)
-
-
-def _expand(var: Tensor, rows: Tensor) -> Tensor:
-    """A variance (i,) or (o, i) along rows (..., o i)."""
-    if var.ndim == 2:
-        return var.flatten()
-    return var.repeat(math.prod(rows.shape[-1:]) // len(var))
+def _factors(gradient: Gradient) -> tuple[Tensor, Tensor]:
+    """Inputs (b, i) and slopes (b, k, o) of a dense layer."""
+    return gradient.inputs[:, 0], gradient.slopes[:, :, 0].transpose(0, 1)

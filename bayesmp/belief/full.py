@@ -45,7 +45,7 @@ class FullBasis:
         """Covariance under the prior of what lies outside the span: nothing does."""
         return 0.0
 
-    def believe(self, precision: Tensor, rows_seen: Sequence[Tensor] | None = None) -> Full:
+    def believe(self, precision: Tensor, missed: Sequence[Tensor] | None = None) -> Full:
         """The belief, given sum_n features^T Lambda features (r, r)."""
         eye = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
         factor = torch.linalg.cholesky(precision + eye)

@@ -95,11 +95,6 @@ class Past:
         return [anchor.factors(self.weights, shape) for anchor, shape in parts]
 
     @property
-    def rows_seen(self) -> list[Tensor]:
-        """Per layer (i,): precision brought to a weight of each input, averaged over the outputs."""
-        return [of_inputs.diagonal() / len(of_outputs) for of_outputs, of_inputs in self.factors]
-
-    @property
     def precisions(self) -> list[Tensor]:
         """Per layer (o, i): the diagonal of K, as its factors have it: right in every row's and column's sum."""
         return [
