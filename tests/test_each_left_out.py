@@ -6,7 +6,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp import evidence
-from bayesmp.balance import find_balance, solve
+from bayesmp.balance import find_balance, solve, total_leverage
 from bayesmp.belief import Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out
 from bayesmp.leave_one_out import outside_share, pull_of, with_own, without_own
@@ -126,8 +126,8 @@ def test_a_belief_parts_its_covariance_as_dense_algebra_does():
         inside, outside = belief.split_covariance(network.gradients(x)[1])
         torch.testing.assert_close(inside + outside, belief.covariance(network.gradients(x)[1]), rtol=1e-4, atol=1e-7)
         parts = zip(belief.bases, belief.prior_vars, strict=True)
-        blocks = [torch.block_diag(*[base.weights(torch.eye(var.shape[1]))] * len(var)) for base, var in parts]
-        root = torch.linalg.cholesky(torch.block_diag(*blocks).double()).float()
+        blocks = [torch.block_diag(*[base.weights(torch.eye(var.shape[1])).to(x)] * len(var)) for base, var in parts]
+        root = torch.linalg.cholesky(torch.block_diag(*blocks))
         rows = torch.cat([part.flat() for part in network.gradients(x)[1]], 2).transpose(0, 1) @ root
         span = torch.cat([anchor.formed() for anchor in belief.basis.anchors], 1) @ root
         basis = torch.linalg.svd(span, full_matrices=False).Vh
@@ -166,9 +166,10 @@ def test_leverages_and_steps_of_a_rough_belief_are_those_of_dense_algebra():
     assert float(noise) < 0.5 * float(leverage.mean())
 
 
-def test_scores_of_a_rough_belief_are_near_those_of_the_exact_one():
-    """A belief over a quarter of all rows, and over nearly half."""
-    trainer = a_classifier(n=90)
+@pytest.mark.parametrize("n, allowed", [(200, 0.2), (90, 0.65)])
+def test_scores_of_a_rough_belief_are_near_those_of_the_exact_one(n, allowed):
+    """A belief over a tenth or a fifth of all rows; with few data it is too careful."""
+    trainer = a_classifier(n=n)
     network, x, y = trainer.network, trainer.x, trainer.y
     settings = Settings(balance_steps=100, balance_tolerance=1e-8, leverage_draws=20)  # so that no luck is in it
 
@@ -181,7 +182,7 @@ def test_scores_of_a_rough_belief_are_near_those_of_the_exact_one():
         assert exact.is_exact
         truth = score(exact)
         for rank in (60, 120):
-            assert score(rough_belief(trainer, rank)) == pytest.approx(truth, rel=0.35), rank
+            assert score(rough_belief(trainer, rank)) == pytest.approx(truth, rel=allowed), rank
 
 
 def test_scores_of_labels_are_those_of_training_again_without_each_example():
@@ -210,3 +211,19 @@ def test_noisy_targets_noisy_sweeps_and_many_examples_have_their_own_rules():
     layers = [bmp.Conv2d(1, 2, 3), bmp.LeakyReLU(0.1), bmp.Flatten(), bmp.Linear(32, 3)]
     images = bmp.Network(layers, bmp.Argmax(), seed=0, input_shape=(1, 6, 6))
     assert not can_leave_each_out(images, torch.randn(6, 1, 6, 6))
+
+
+def test_all_leverages_together_are_those_of_dense_algebra():
+    """From a rough belief and one draw of signs; a half of the data, each for two, tells nearly the same."""
+    trainer = a_classifier(n=200)
+    network, x = trainer.network, trainer.x
+    with torch.no_grad():
+        rho = torch.full((len(x), 3), 4.0, dtype=x.dtype)
+        rows = slopes_of(network, x)
+        gram = 4.0 * rows @ rows.T
+        truth = float(torch.linalg.solve(gram + torch.eye(len(gram)).to(gram), gram).trace())
+        settings = Settings(balance_steps=200, balance_tolerance=1e-8)
+        belief = rough_belief(trainer, 50)
+        assert total_leverage(network, belief, x, rho, weight=1.0, settings=settings) == pytest.approx(truth, rel=0.1)
+        half = total_leverage(network, belief, x[:100], rho[:100], weight=2.0, settings=settings)
+        assert half == pytest.approx(truth, rel=0.25)

@@ -248,11 +248,11 @@ def test_leverages_add_up_to_the_degrees_of_freedom(monkeypatch):
         seen.clear()
         found = look(network, x, y, max_rank=64)
         assert found.belief.is_exact == is_exact
-        assert sum(seen) == pytest.approx(found.belief.degrees_of_freedom, rel=1e-6)
+        assert sum(seen) == pytest.approx(found.belief.degrees_of_freedom, rel=1e-6 if is_exact else 1e-3)
     seen.clear()
     found = look(wide, x, y, max_rank=64, settings=Settings(judged_examples=100))
     n_judged = len(found.outputs)
-    assert n_judged >= 100 and sum(seen) == pytest.approx(found.belief.degrees_of_freedom * n_judged / 1100, rel=1e-6)
+    assert n_judged >= 100 and sum(seen) == pytest.approx(found.belief.degrees_of_freedom * n_judged / 1100, rel=1e-3)
 
 
 def test_clipped_examples_are_counted_in_a_refresh():
