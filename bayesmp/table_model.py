@@ -237,20 +237,20 @@ class TableModel:
     def save(self, path: persistence.PathLike) -> None:
         """Write it to a safetensors file; the training rows themselves do not go into it."""
         table = {"encoder": self.encoder.to_json(), "target": asdict(self.target), "facts": asdict(self.facts)}
-        self.estimator.save(path, data=False, extra={"table": table})
+        self.estimator.save(path, data=False, extra={persistence.TABLE: table})
 
     @classmethod
     def load(cls, path: persistence.PathLike) -> TableModel:
         """The model of a file that `save` wrote."""
         with persistence.opened(path, kinds=("model", "run", "estimator")) as file:
             header = file.header
-        if "table" not in header:
+        if persistence.TABLE not in header:
             found = {"model": "a network", "run": "a training run", "estimator": "an estimator"}[header["kind"]]
             raise TableError(
                 f"{str(path)!r} holds {found} that was saved from Python; only files that `bayesmp fit` made know what "
                 "the columns of a table mean"
             )
-        table = header["table"]
+        table = header[persistence.TABLE]
         try:
             target = Target(**table["target"])
             facts = Facts(**{**table["facts"], "guess": tuple(table["facts"]["guess"])})
@@ -261,7 +261,7 @@ class TableModel:
                 "those of this version; fit it again"
             ) from error
         kind = MPRegressor if target.task == "regression" else MPClassifier
-        return cls(encoder, target, kind.load(path), facts, header["library"])
+        return cls(encoder, target, kind._load(path, is_part=True), facts, header["library"])
 
 
 def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:

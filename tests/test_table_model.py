@@ -6,7 +6,7 @@ import torch
 
 pandas = pytest.importorskip("pandas")
 
-from bayesmp import table_model  # noqa: E402
+from bayesmp import MPClassifier, MPRegressor, table_model  # noqa: E402
 from bayesmp.heads import RegressionPrediction  # noqa: E402
 from bayesmp.table_model import TableModel, TablePrediction, hold_out  # noqa: E402
 from bayesmp.tables import TableError, Target  # noqa: E402
@@ -89,3 +89,14 @@ def test_a_file_of_another_version_is_refused(model, tmp_path, monkeypatch):
     model.save(tmp_path / "m.safetensors")
     with pytest.raises(TableError, match="whose models of tables differ"):
         TableModel.load(tmp_path / "m.safetensors")
+
+
+def test_an_estimator_does_not_load_the_file_of_a_table(model, tmp_path):
+    """It did, and failed later, on columns of text."""
+    path = tmp_path / "m.safetensors"
+    model.save(path)
+    roads = r"`bayesmp predict .* TABLE`, or in Python bayesmp.table_model.TableModel.load\("
+    for kind in (MPRegressor, MPClassifier):
+        told = rf"holds a model of a table that `bayesmp fit` made, expected an {kind.__name__}.*{roads}"
+        with pytest.raises(ValueError, match=told):
+            kind.load(path)
