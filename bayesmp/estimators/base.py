@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.data import Scaling
-from bayesmp.diagnosis import Diagnosis
+from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
 from bayesmp.heads import Head
 from bayesmp.history import History
 from bayesmp.layers import LeakyReLU, Linear
@@ -116,7 +116,7 @@ class MPEstimator(BaseEstimator, ABC):
         """
         check_is_fitted(self)
         x, targets = self._check_given(X, y)
-        return self.network_.diagnose(self._x_scaling.apply(x), targets)
+        return diagnose(self.network_, self._x_scaling.apply(x), targets, face=ESTIMATOR)
 
     def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
