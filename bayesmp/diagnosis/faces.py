@@ -11,6 +11,7 @@ class Face:
 
     Attributes:
         interrupted, not_converged, ended_in_a_jump: how to go on with a run.
+        too_few_visits: how to give it the visits.
         unlike_training, other_units: what to do with inputs or targets that are not as they were in training.
         too_sure, too_unsure: about the noise.
         stuck_at_noise, no_noise: what to give instead of learned noise.
@@ -24,6 +25,7 @@ class Face:
     interrupted: str
     not_converged: str
     ended_in_a_jump: str
+    too_few_visits: str
     unlike_training: str
     other_units: str
     too_sure: str
@@ -41,6 +43,7 @@ NETWORK = Face(
     interrupted="run it again, or go on: trainer.run().",
     not_converged="Leave epochs out, so that it stops by itself, raise max_epochs, or let the trainer run on.",
     ended_in_a_jump="Let the trainer run on for some epochs; history.plot() shows it.",
+    too_few_visits="Leave epochs out, or give enough of them for 250 visits (epochs times batches).",
     unlike_training="scale new data by the numbers of the training data (bayesmp.data.Scaling keeps them), and look at "
     "epistemic before you trust these rows.",
     other_units="scale them by the same numbers (bayesmp.data.Scaling).",
@@ -61,6 +64,7 @@ ESTIMATOR = Face(
     interrupted="fit again.",
     not_converged='Leave epochs at "auto", so that it stops by itself, or raise max_epochs, and fit again.',
     ended_in_a_jump="Fit again with some epochs more, or another random_state; history_.plot() shows it.",
+    too_few_visits='Leave epochs at "auto".',
     unlike_training="these are standard deviations of the training data: give rows in the units of fit, and look at "
     "predict_epistemic before you trust these.",
     other_units="these are standard deviations of the training data: give targets in the units of fit.",

@@ -79,6 +79,11 @@ class TrustedNoise:
         grid = self.head.grid_like(belief)[heard]
         return belief[heard].masked_fill(grid > self.limit.maximum(grid[0]), -math.inf)
 
+    def held_back(self, belief: Tensor) -> float | None:
+        """The constant that training hears, if the limit has not had the visits yet to grow to what it may be."""
+        is_growing = self._is_heard and float(self.limit) < self.cap
+        return float(self.head.in_training(self.trusting(belief))) if is_growing else None
+
     def hear_score(self, score: float, error: float, belief: Tensor) -> None:
         """Take the leave-one-out score of a refresh, and the error in training: more noise must not make it worse.
 
