@@ -132,6 +132,7 @@ class MPEstimator(BaseEstimator, ABC):
             seed = self._seed
             x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
             start = self.network_.marginal.mean.cpu()
+        self._warn_of_outliers(x, y)
         x_scaling = Scaling.fit(x)
         posed = self._pose(y)
         network = make_network(self.hidden, x.shape[1], posed.n_outputs, posed.head, seed=seed)
@@ -148,6 +149,25 @@ class MPEstimator(BaseEstimator, ABC):
         scores = (history.loo_nll[-1], history.loo_error[-1]) if len(x) >= FEWEST_ROWS else (math.nan, math.nan)
         self.loo_score_, self.loo_error_ = self._tell_loo(*scores)
         return self
+
+    def _warn_of_outliers(self, x: Floats, y: NDArray[Any]) -> None:
+        """Warn of columns, or targets, that one value far out leaves no scale to the others."""
+        names = getattr(self, "feature_names_in_", range(x.shape[1]))
+        found = [
+            (f"column {names[column]!r}", x[row, column], row) for column, row in checks.hidden_by_outliers(x).items()
+        ]
+        if y.dtype.kind == "f":
+            targets = y.reshape(len(y), -1)
+            found += [("y", targets[row, part], row) for part, row in checks.hidden_by_outliers(targets).items()]
+        if found:
+            name, value, row = found[0]
+            more = f" (and {len(found) - 1} more columns)" if len(found) > 1 else ""
+            warnings.warn(
+                f"{name}{more} has values so far from the others that those look equal beside them, e.g. {value:.3g} "
+                f"in row {row}, and nothing can be learned from their differences; remove such rows, or take "
+                "logarithms or ranks",
+                stacklevel=4,
+            )
 
     def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
         checks.check_epochs(self.epochs, least=1)
