@@ -118,6 +118,14 @@ def hidden_by_outliers(values: NDArray[np.float64]) -> dict[int, int]:
     return {int(column): int(furthest[column]) for column in np.flatnonzero(is_hidden)}
 
 
+def tell_outlier(name: str, value: float, row: int) -> str:
+    """What `hidden_by_outliers` found, in words."""
+    return (
+        f"{name} has values so far from the others that those look equal beside them, e.g. {value:.3g} in row {row}, "
+        "and nothing can be learned from their differences; remove such rows, or take logarithms or ranks"
+    )
+
+
 def check_lengths(x: Tensor, y: Tensor) -> None:
     """Raise unless there is one target per example."""
     if y.ndim == 0 or y.shape[0] != x.shape[0]:

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from bayesmp import metrics, persistence
+from bayesmp import checks, metrics, persistence
 from bayesmp.estimators import MPClassifier, MPRegressor
-from bayesmp.estimators.base import Floats
+from bayesmp.estimators.base import Floats, OutlierWarning
 from bayesmp.gaussian import Moments
 from bayesmp.heads import ClassPrediction, RegressionPrediction
 from bayesmp.tables import TableEncoder, TableError, Target, plural, require_pandas
@@ -124,6 +124,7 @@ class TableModel:
         estimator = kind(verbose=progress, **options)
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # the bar is on stderr
             warnings.simplefilter("ignore", ConvergenceWarning)  # `is_at_rest` tells
+            warnings.simplefilter("ignore", OutlierWarning)  # `tell_outliers` does, by the names of the table
             estimator.fit(x, y)
         estimator.verbose = False
         unlike, noise_std = _judge_training(estimator, x)
@@ -272,6 +273,16 @@ def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tup
     held = np.concatenate([group[:count] for group, count in zip(groups, counts, strict=True)])
     kept = np.concatenate([group[count:] for group, count in zip(groups, counts, strict=True)])
     return np.sort(kept), np.sort(held)
+
+
+def tell_outliers(encoder: TableEncoder, target: Target, frame: DataFrame, y: NDArray[Any]) -> list[str]:
+    """Sentences about columns in which a value far out leaves no scale to the others; rows are counted from 1."""
+    x = encoder.transform(frame).x
+    parts = [(f"column {name!r}", x[:, k : k + 1]) for k, name in enumerate(encoder.features)]
+    if target.task == "regression":
+        parts.append((f"the target {target.name!r}", y.astype(np.float64)[:, None]))
+    found = [(name, part, checks.hidden_by_outliers(part)) for name, part in parts]
+    return [checks.tell_outlier(name, part[rows[0], 0], rows[0] + 1) for name, part, rows in found if rows]
 
 
 def _fingerprint(x: Floats) -> str:

@@ -33,6 +33,11 @@ Floats: TypeAlias = NDArray[np.float64]
 Hidden: TypeAlias = int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
 Self = TypeVar("Self", bound="MPEstimator")
 
+
+class OutlierWarning(UserWarning):
+    """A value far out leaves no scale to the others."""
+
+
 FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
 NAMED = 3  # columns that an error names
 
@@ -162,12 +167,7 @@ class MPEstimator(BaseEstimator, ABC):
         if found:
             name, value, row = found[0]
             more = f" (and {len(found) - 1} more columns)" if len(found) > 1 else ""
-            warnings.warn(
-                f"{name}{more} has values so far from the others that those look equal beside them, e.g. {value:.3g} "
-                f"in row {row}, and nothing can be learned from their differences; remove such rows, or take "
-                "logarithms or ranks",
-                stacklevel=4,
-            )
+            warnings.warn(checks.tell_outlier(f"{name}{more}", value, row), OutlierWarning, stacklevel=4)
 
     def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
         checks.check_epochs(self.epochs, least=1)
