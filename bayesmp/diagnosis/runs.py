@@ -21,6 +21,7 @@ FEW_BATCHES = 3
 ALL_NOISE = 0.9  # share of the targets' variance from which the network explains next to nothing
 EXPLAINED = 0.2  # share of it that simple means must explain to say that the network is stuck
 LEAST_NOISE = 2.5  # times what the noise's prior alone would give
+WEAK_SIGNAL = 0.5  # share of all that the targets say from which noise makes a signal weak
 MORE_NOISE = 1.5  # times what training has heard that it must hear of to be worth a word
 FAR_LINK = 2.5  # times below the centre of its prior that a link scale is far off; healthy ones: .8 to 2.6 times it
 JUMP = (0.3, 0.05)  # nats, and share of the best leave-one-out score, by which the last one may lie above it
@@ -75,7 +76,10 @@ def judge_constant(
     if not head.is_learned:
         return
     if told is not None and told.heard is not None:
-        yield from _judge_visits(told.heard, float(head.in_training(network.head_log_weights)), told, face)
+        all_noise = float(told.y_std.square().mean()) if told.y_std is not None else head.largest_constant(y)
+        found = float(head.in_training(network.head_log_weights))
+        if found > max(MORE_NOISE * told.heard, WEAK_SIGNAL * all_noise):
+            yield _too_few_visits(told.heard, found, told, face)
     if isinstance(head, Regression):
         yield from _judge_noise(float(head.in_training(network.head_log_weights)), told, x, y, face)
     elif isinstance(head, (Argmax, Softmax)) and not (_predicts(prediction, y) or _predicts_left_out(told, y)):
@@ -83,17 +87,16 @@ def judge_constant(
         yield from _judge_link(value, usual, face, is_seen=prediction is not None and len(y) >= FEW_ROWS)
 
 
-def _judge_visits(heard: float, found: float, told: Told, face: Face) -> Iterator[Finding]:
-    if found > MORE_NOISE * heard:
-        what = "noise" if told.y_std is not None else "labels"
-        yield Finding(
-            "too_few_visits",
-            HINT,
-            f"training ended while it heard of a variance of {heard:.2g} of the {what}, where {found:.2g} was found: "
-            "it begins with little and lets it grow from visit to visit. Until then weak signals are fitted with their "
-            f"noise. {face.too_few_visits}",
-            {"heard_var": heard, "found_var": found, "n_epochs": float(len(told.history))},
-        )
+def _too_few_visits(heard: float, found: float, told: Told, face: Face) -> Finding:
+    what = "noise" if told.y_std is not None else "labels"
+    return Finding(
+        "too_few_visits",
+        HINT,
+        f"training ended while it heard of a variance of {heard:.2g} of the {what}, where {found:.2g} was found: it "
+        "begins with little and lets it grow from visit to visit. Until then weak signals are fitted with their noise. "
+        f"{face.too_few_visits}",
+        {"heard_var": heard, "found_var": found, "n_epochs": float(len(told.history))},
+    )
 
 
 def _predicts(prediction: Any, y: Tensor) -> bool:
