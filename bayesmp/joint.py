@@ -109,7 +109,7 @@ def refresh(
     constant = None
     if found.constant is not None:
         constant = _whole_message(head, found) * (len(x) / found.n_judged)
-        if head.is_heard_in_training and not head.has_noise:  # in one round half of the way, and on at the next refresh
+        if head.judges_labels:  # in one round half of the way, and on at the next refresh
             constant[head.heard] = _certain(head, math.sqrt(assumed * told), constant)
         total = head_prior.to(constant) + constant
         log_weights = (total - total.max()).to(log_weights)

@@ -177,4 +177,5 @@ class Network(NetworkBeliefs[P]):
 
     def __repr__(self) -> str:
         first = f"Network({self.n_weights:,} weights, head={self.head!r}, {self.dtype}, {self.device})"
-        return "\n".join([first, *self.lines()])
+        learned = self.head.tell_learned(self.head_log_weights) if self.is_trained else ""
+        return "\n".join([first, *self.lines(), *([f"  learned: {learned}"] if learned else [])])

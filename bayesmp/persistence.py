@@ -38,6 +38,7 @@ CODES = {
     torch.int64: "I64",
 }
 
+TABLE = "table"  # entry of the header of what `bayesmp fit` wrote: an estimator, and what a table's columns mean
 EXPECTED = {"model": "a network", "run": "a training run", "estimator": "an estimator"}
 
 PathLike = str | os.PathLike[str]
@@ -163,15 +164,14 @@ def opened(path: PathLike, *, kinds: tuple[str, ...]) -> Iterator[SavedFile]:
     with content:
         file = SavedFile(path, content)
         if file.header["kind"] not in kinds:
-            what, road = _content(file)
-            raise ValueError(f"{path!r} holds {what}, expected {' or '.join(EXPECTED[kind] for kind in kinds)}; {road}")
+            raise ValueError(file.misfit(" or ".join(EXPECTED[kind] for kind in kinds)))
         yield file
 
 
 def _content(file: SavedFile) -> tuple[str, str]:
     """What a file holds, and how to read it, in words."""
     kind, path = file.header["kind"], file.path
-    if "table" in file.header:
+    if TABLE in file.header:
         road = f"use it with `bayesmp predict {path} TABLE`, or in Python bayesmp.table_model.TableModel.load({path!r})"
         return "a model of a table that `bayesmp fit` made", road
     if kind == "estimator":
@@ -223,6 +223,11 @@ class SavedFile:
                 f"{path!r} has format {self.header['format']}, written by bayesmp {self.header['library']}; this "
                 f"version reads formats up to {FORMAT}: upgrade bayesmp"
             )
+
+    def misfit(self, expected: str) -> str:
+        """A sentence that says what the file holds instead of what was expected, and how to read it."""
+        what, road = _content(self)
+        return f"{self.path!r} holds {what}, expected {expected}; {road}"
 
     def names(self) -> list[str]:
         """Names of all tensors in the file."""

@@ -164,9 +164,11 @@ class Run:
         """Refresh the belief from some of the data; from its leave-one-out outputs the head's constant is judged."""
         network, schedule, started = self.network, self.schedule, time.perf_counter()
         found = self._refresh(SETTINGS.refresh_examples, SETTINGS.refresh_rank, seed=1)  # the same examples each time
+        clipped = found.n_clipped / len(found.outputs)
         if found.constant is not None and not schedule.judges_constant:
             told = self.history[-1].metrics
-            schedule.hear_score(found.scores["nll"], told.get("rmse", told["nll"]))
+            if clipped <= SETTINGS.worse_clipped:
+                schedule.hear_score(found.scores["nll"], told.get("rmse", told["nll"]))
             schedule.hear_constant(found.constant)
         if found.belief is not None:
             n_products = self._products_per_pass(SETTINGS.refresh_examples, SETTINGS.refresh_rank)
@@ -176,7 +178,6 @@ class Run:
         moved = ((marginal.mean - self._last_mean).square() * marginal.rho).mean().sqrt()
         self._last_mean.copy_(marginal.mean)
         self._refreshed_at = epoch
-        clipped = found.n_clipped / len(found.outputs)
         loo = {**found.scores, "clipped": clipped, "moved": float(moved)}
         self._add_to_record(loo, time.perf_counter() - started)
 
@@ -197,7 +198,7 @@ class Run:
             total = schedule.head_prior.to(found.constant) + found.constant
             total = (total - total.max()).to(network.head_log_weights)
             head = network.head
-            if head.is_heard_in_training and not head.has_noise:  # the belief was made with these
+            if head.judges_labels:  # the belief was made with these
                 total[head.heard] = network.head_log_weights[head.heard]
             network.head_log_weights = total
         return found

@@ -29,6 +29,8 @@ class Settings:
         label_trust: the same for how far labels may be from what the network says.
         worse_score: nats by which a leave-one-out score must lie above the best one to tell of too much noise.
         worse_refreshes: how often in a row it must.
+        worse_clipped: share of examples with a leverage that was cut, beyond which a score tells nothing of noise: it
+            is far too good where examples hold their own outputs.
         precision_factor: no weight's precision may grow or shrink by more than this in one visit.
         refresh_growth: the belief is refreshed in training whenever the number of epochs has grown by this factor.
         refresh_examples: examples that a refresh in training looks at, at most.
@@ -68,6 +70,7 @@ class Settings:
     label_trust: tuple[float, float] = (0.1, 1.02)
     worse_score: float = 0.05
     worse_refreshes: int = 2
+    worse_clipped: float = 0.5
     precision_factor: float = 2.0
     refresh_growth: float = 1.3
     refresh_examples: int = 1024

@@ -17,7 +17,7 @@ from bayesmp.heads import Argmax, Head, Regression, Softmax
 from bayesmp.heads.base import P
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Layer
-from bayesmp.shapes import find_input_shape, shapes_along
+from bayesmp.shapes import ImageSizeError, find_input_shape, shapes_along
 
 LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
@@ -75,13 +75,16 @@ class Structure(Generic[P]):
         return self.flat.slots
 
     def take_shape(self, shape: Sequence[int]) -> None:
-        """Take the size of images from the training data, where it was not given and all layers fit it as well."""
-        if not self._asks_data or len(shape) != 3 or len(self.input_shape) != 3:
+        """Take the size of images from the training data, where it was not given and all layers fit it as well; if only
+        a Linear behind them does not, a ValueError that says which one would."""
+        if not self._asks_data or len(shape) == 0:
             return
         try:
             shapes = shapes_along(self.layers, tuple(shape))
+        except ImageSizeError:
+            raise
         except ValueError:
-            return
+            return  # `checks.check_inputs` says what is wrong
         self.input_shape, self.shapes = shapes[0], shapes
 
     def unpack(self, flat: Tensor) -> list[dict[str, Tensor]]:

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from bayesmp import metrics, persistence
+from bayesmp import checks, metrics, persistence
 from bayesmp.estimators import MPClassifier, MPRegressor
-from bayesmp.estimators.base import Floats
+from bayesmp.estimators.base import Floats, OutlierWarning
 from bayesmp.gaussian import Moments
 from bayesmp.heads import ClassPrediction, RegressionPrediction
 from bayesmp.tables import TableEncoder, TableError, Target, plural, require_pandas
@@ -124,6 +124,7 @@ class TableModel:
         estimator = kind(verbose=progress, **options)
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # the bar is on stderr
             warnings.simplefilter("ignore", ConvergenceWarning)  # `is_at_rest` tells
+            warnings.simplefilter("ignore", OutlierWarning)  # `tell_outliers` does, by the names of the table
             estimator.fit(x, y)
         estimator.verbose = False
         unlike, noise_std = _judge_training(estimator, x)
@@ -237,20 +238,20 @@ class TableModel:
     def save(self, path: persistence.PathLike) -> None:
         """Write it to a safetensors file; the training rows themselves do not go into it."""
         table = {"encoder": self.encoder.to_json(), "target": asdict(self.target), "facts": asdict(self.facts)}
-        self.estimator.save(path, data=False, extra={"table": table})
+        self.estimator.save(path, data=False, extra={persistence.TABLE: table})
 
     @classmethod
     def load(cls, path: persistence.PathLike) -> TableModel:
         """The model of a file that `save` wrote."""
         with persistence.opened(path, kinds=("model", "run", "estimator")) as file:
             header = file.header
-        if "table" not in header:
+        if persistence.TABLE not in header:
             found = {"model": "a network", "run": "a training run", "estimator": "an estimator"}[header["kind"]]
             raise TableError(
                 f"{str(path)!r} holds {found} that was saved from Python; only files that `bayesmp fit` made know what "
                 "the columns of a table mean"
             )
-        table = header["table"]
+        table = header[persistence.TABLE]
         try:
             target = Target(**table["target"])
             facts = Facts(**{**table["facts"], "guess": tuple(table["facts"]["guess"])})
@@ -261,7 +262,7 @@ class TableModel:
                 "those of this version; fit it again"
             ) from error
         kind = MPRegressor if target.task == "regression" else MPClassifier
-        return cls(encoder, target, kind.load(path), facts, header["library"])
+        return cls(encoder, target, kind._load(path, is_part=True), facts, header["library"])
 
 
 def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -272,6 +273,16 @@ def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tup
     held = np.concatenate([group[:count] for group, count in zip(groups, counts, strict=True)])
     kept = np.concatenate([group[count:] for group, count in zip(groups, counts, strict=True)])
     return np.sort(kept), np.sort(held)
+
+
+def tell_outliers(encoder: TableEncoder, target: Target, frame: DataFrame, y: NDArray[Any]) -> list[str]:
+    """Sentences about columns in which a value far out leaves no scale to the others; rows are counted from 1."""
+    x = encoder.transform(frame).x
+    parts = [(f"column {name!r}", x[:, k : k + 1]) for k, name in enumerate(encoder.features)]
+    if target.task == "regression":
+        parts.append((f"the target {target.name!r}", y.astype(np.float64)[:, None]))
+    found = [(name, part, checks.hidden_by_outliers(part)) for name, part in parts]
+    return [checks.tell_outlier(name, part[rows[0], 0], rows[0] + 1) for name, part, rows in found if rows]
 
 
 def _fingerprint(x: Floats) -> str:

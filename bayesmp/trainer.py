@@ -150,7 +150,7 @@ class Trainer(Run):
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
-        self.network.told = Told.of(self.history.snapshot(), self.x, self.y)
+        self.network.told = Told.of(self.history.snapshot(), self.x, self.y, heard=self.schedule.held_back())
         return self.history.snapshot()
 
     def _train_until(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:

@@ -201,7 +201,11 @@ def test_info_tells_what_a_model_is(made, call):
         r"noise +\S+ \(standard deviation\)",
     ):
         assert re.search(f"^{line}", said, flags=re.MULTILINE), line
-    assert re.search(r"classes +False \(\d+ %\), True", call("info", folder / "sick.safetensors"))
+    classes = call("info", folder / "sick.safetensors")
+    assert re.search(r"classes +False \(\d+ %\), True", classes)
+    assert re.search(
+        r"^labels +(clean|have a variance of \S+ around the outputs, clean ones 0.1)", classes, re.MULTILINE
+    )
 
 
 def test_options_of_fit(made, call, tmp_path):

@@ -89,3 +89,32 @@ def test_what_simple_means_explain():
     for seed in range(10):
         inputs, targets = (torch.tensor(part) for part in noise_only(60, 4, seed=seed))
         assert explained_otherwise(inputs, targets[:, None]) < 0.1
+
+
+# --- runs that are too short for the noise ---------------------------------------------------------------------------
+
+
+def weak(n, seed, share):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 5))
+    return x, share * x[:, 0] + np.sqrt(1.0 - share**2) * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("share, epochs, is_told", [(0.25, 15, True), (0.99, 30, False), (0.25, 100, False)])
+def test_runs_that_end_before_training_has_heard_of_the_noise(share, epochs, is_told):
+    """Three batches: 45 visits are too few for a weak signal, 90 are enough for a strong one, 300 for both."""
+    trainer = trained(mlp([5, 16, 1], bmp.Regression("learn")), *weak(300, 0, share), epochs, batch_size=100)
+    findings = {each.kind: each for each in trainer.network.diagnose(*weak(300, 1, share)).findings}
+    assert ("too_few_visits" in findings) == is_told
+    if is_told:
+        numbers = findings["too_few_visits"].numbers
+        assert numbers["heard_var"] < 0.01 * 1.02**45 * 1.1 and numbers["found_var"] > 0.5
+        assert "250 visits" in findings["too_few_visits"].sentence
+
+
+def test_labels_that_training_still_took_for_clean():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4))
+    trainer = trained(mlp([4, 16, 2], bmp.Argmax()), x, rng.integers(0, 2, 200), 20, batch_size=100)
+    finding = found(trainer.diagnose(), "too_few_visits")
+    assert "of the labels" in finding.sentence and finding.numbers["heard_var"] < 0.1 * 1.02**40 * 1.1

@@ -1,15 +1,17 @@
 """Models of tables: what is held out, what is said about calibration, which rows count as unlike the others."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 pandas = pytest.importorskip("pandas")
 
-from bayesmp import table_model  # noqa: E402
+from bayesmp import MPClassifier, MPRegressor, table_model  # noqa: E402
 from bayesmp.heads import RegressionPrediction  # noqa: E402
-from bayesmp.table_model import TableModel, TablePrediction, hold_out  # noqa: E402
-from bayesmp.tables import TableError, Target  # noqa: E402
+from bayesmp.table_model import TableModel, TablePrediction, hold_out, tell_outliers  # noqa: E402
+from bayesmp.tables import TableEncoder, TableError, Target  # noqa: E402
 
 NUMBER, KIND = Target("y", "regression"), Target("y", "classification")
 
@@ -89,3 +91,28 @@ def test_a_file_of_another_version_is_refused(model, tmp_path, monkeypatch):
     model.save(tmp_path / "m.safetensors")
     with pytest.raises(TableError, match="whose models of tables differ"):
         TableModel.load(tmp_path / "m.safetensors")
+
+
+def test_an_estimator_does_not_load_the_file_of_a_table(model, tmp_path):
+    """It did, and failed later, on columns of text."""
+    path = tmp_path / "m.safetensors"
+    model.save(path)
+    roads = r"`bayesmp predict .* TABLE`, or in Python bayesmp.table_model.TableModel.load\("
+    for kind in (MPRegressor, MPClassifier):
+        told = rf"holds a model of a table that `bayesmp fit` made, expected an {kind.__name__}.*{roads}"
+        with pytest.raises(ValueError, match=told):
+            kind.load(path)
+
+
+def test_a_value_that_hides_all_others_is_told_by_the_names_of_the_table():
+    frame, y = plane(40, 0)
+    encoder = TableEncoder().fit(frame)
+    assert tell_outliers(encoder, NUMBER, frame, y) == []
+    frame.loc[6, "c"], y[9] = 1e8, -1e8
+    of_column, of_target = tell_outliers(encoder, NUMBER, frame, y)
+    assert of_column.startswith("column 'c' has values so far") and "1e+08 in row 7" in of_column
+    assert of_target.startswith("the target 'y' has values so far") and "-1e+08 in row 10" in of_target
+    assert tell_outliers(encoder, KIND, frame, np.arange(40) % 2) == [of_column]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TableModel.fit(frame, y, NUMBER, hidden=(4,), epochs=2, random_state=0)

@@ -289,3 +289,10 @@ def test_targets_are_read_and_gaps_told():
     assert known.tolist() == [True, False, True] and values[known].tolist() == ["True", "b"]
     values, known = Target("y", "regression").read(frame(y=["1.5", None])["y"])
     assert known.tolist() == [True, False] and values[0] == 1.5
+
+
+def test_a_few_numbers_that_repeat_may_have_been_meant_as_classes():
+    values = pandas.Series([2.5, -1.0] * 20, name="y")
+    target, why = Target.decide(values)
+    assert target.task == "regression" and "(--task classification would change that)" in why
+    assert "--task" not in Target.decide(pandas.Series(np.linspace(0.05, 1.0, 40), name="y"))[1]

@@ -10,7 +10,7 @@ import typer
 
 from bayesmp import tables
 from bayesmp.cli import options as parsed
-from bayesmp.cli.errors import DEBUG, with_errors
+from bayesmp.cli.errors import DEBUG, note, with_errors
 from bayesmp.cli.options import Task
 from bayesmp.cli.report import draw, number, tell_scores, tell_training
 from bayesmp.trainer import MAX_EPOCHS
@@ -60,7 +60,7 @@ def fit(
     refused. The model file keeps all this, and the inputs of at most
     1,024 rows, without their targets.
     """
-    from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
+    from bayesmp.table_model import TableModel, tell_outliers  # scikit-learn takes a second to import
     from bayesmp.table_model import hold_out as split
 
     options: dict[str, Any] = {
@@ -91,12 +91,15 @@ def fit(
         typer.echo(f"{tables.plural(int((~known).sum()), 'row')} without a target left out")
     columns, y = frame.drop(columns=target)[known].reset_index(drop=True), y[known]
     encoder = tables.TableEncoder().fit(columns, drop=parsed.names(drop), categories=parsed.names(categories))
-    for note in encoder.notes:
-        typer.echo(note)
+    for sentence in encoder.notes:
+        typer.echo(sentence)
     n_features = len(encoder.features)
     typer.echo(
         f"{tables.plural(len(encoder.columns), 'column')} used, as {tables.plural(n_features, 'number')} per row"
     )
+
+    for sentence in tell_outliers(encoder, what, columns, y):
+        note(sentence)
 
     share = hold_out if hold_out is not None else 0.2 if len(y) >= FEW_ROWS else 0.0
     kept, held = split(y, what, share, seed=seed)

@@ -73,4 +73,6 @@ def _about_model(model: TableModel) -> dict[str, str]:
     rows["leave-one-out"] = ", ".join(scores)
     if facts.noise_std is not None:
         rows["noise"] = f"{facts.noise_std:.4g} (standard deviation)"
+    elif learned := network.head.tell_learned(network.head_log_weights):
+        rows["labels"] = learned.removeprefix("labels ").removeprefix("are ")
     return rows

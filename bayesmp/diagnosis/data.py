@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import checks
+from bayesmp.diagnosis.faces import Face
 from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
 from bayesmp.diagnosis.told import Told, moments
 
@@ -20,7 +21,7 @@ LEAST_STD = 0.1  # of a column, in stds of all: one that was constant in trainin
 OTHER_UNITS = 4.0  # factor or stds by which targets in other units differ
 
 
-def judge_inputs(x: Tensor, told: Told | None) -> Iterator[Finding]:
+def judge_inputs(x: Tensor, told: Told | None, face: Face) -> Iterator[Finding]:
     """Scale of the inputs; and of those given, against those of training where they are known."""
     is_known = told is not None
     mean, std = moments(x)
@@ -46,10 +47,10 @@ def judge_inputs(x: Tensor, told: Told | None) -> Iterator[Finding]:
             {"largest": largest},
         )
     if told is not None:
-        yield from _judge_likeness(x, mean, std, told)
+        yield from _judge_likeness(x, mean, std, told, face)
 
 
-def _judge_likeness(x: Tensor, mean: Tensor, std: Tensor, told: Told) -> Iterator[Finding]:
+def _judge_likeness(x: Tensor, mean: Tensor, std: Tensor, told: Told, face: Face) -> Iterator[Finding]:
     """Columns whose mean or spread is not that of training."""
     typical = float(told.x_std.square().mean().sqrt())
     scale = told.x_std.clamp_min(LEAST_STD * typical + 1e-12)
@@ -66,9 +67,7 @@ def _judge_likeness(x: Tensor, mean: Tensor, std: Tensor, told: Told) -> Iterato
         PROBLEM,
         f"{int(is_off.sum())} of {len(mean)} inputs are not as they were in training: {_column(column, x)} has mean "
         f"{mean[column]:.3g} and std {std[column]:.3g}, where training had {told.x_mean[column]:.3g} and "
-        f"{told.x_std[column]:.3g}; scale new data by the numbers of the training data (bayesmp.data.Scaling keeps "
-        "them), "
-        "and look at epistemic before you trust these rows.",
+        f"{told.x_std[column]:.3g}; {face.unlike_training}",
         {
             "n_columns": int(is_off.sum()),
             "column": column,
@@ -80,7 +79,7 @@ def _judge_likeness(x: Tensor, mean: Tensor, std: Tensor, told: Told) -> Iterato
     )
 
 
-def judge_targets(y: Tensor, told: Told | None) -> Iterator[Finding]:
+def judge_targets(y: Tensor, told: Told | None, face: Face) -> Iterator[Finding]:
     """Scale of real targets; and of those given, against those of training."""
     if not y.is_floating_point():
         return
@@ -112,8 +111,7 @@ def judge_targets(y: Tensor, told: Told | None) -> Iterator[Finding]:
             "targets_not_scaled",
             PROBLEM,
             f"the targets given are not in the units of training: mean {mean[column]:.3g} and std {std[column]:.3g}, "
-            f"where training had {own_mean[column]:.3g} and {own_std[column]:.3g}; scale them by the same numbers "
-            "(bayesmp.data.Scaling).",
+            f"where training had {own_mean[column]:.3g} and {own_std[column]:.3g}; {face.other_units}",
             {
                 "mean": float(mean[column]),
                 "std": float(std[column]),

@@ -41,7 +41,7 @@ def judge_memory(network: Any, told: Told, prediction: Any, y: Tensor, *, is_tra
     if has_rows:
         if error < AS_BAD * guess and not holds_own:
             return  # rows of another kind
-        error = _error(prediction, y)
+        error = error_of(prediction, y)
     if error < AS_BAD * guess or in_training > BY_HEART * error or (not is_real and guess < LEAST_GUESS):
         return
     head = network.head
@@ -67,7 +67,8 @@ def error_of_one_guess(told: Told, y: Tensor) -> float:
     return 1.0 - float(torch.bincount(y.flatten()).max()) / len(y)
 
 
-def _error(prediction: Any, y: Tensor) -> float:
+def error_of(prediction: Any, y: Tensor) -> float:
+    """Root mean square error, or share of wrong labels, on given rows."""
     if y.is_floating_point():
         return float((prediction.mean - y.to(prediction.mean).reshape(prediction.mean.shape)).square().mean().sqrt())
     return float((prediction.probs.argmax(1) != y.to(prediction.probs.device)).double().mean())

@@ -8,6 +8,7 @@ import torch
 
 from bayesmp import checks, examples
 from bayesmp.diagnosis import data, fits, layers, predictions, runs
+from bayesmp.diagnosis.faces import NETWORK, Face
 from bayesmp.diagnosis.findings import PROBLEM, Diagnosis, Finding
 from bayesmp.diagnosis.told import Told
 
@@ -19,7 +20,7 @@ CONSEQUENCES = {  # of a finding, which would only lead astray beside it
 }
 
 
-def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Diagnosis:
+def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None, face: Face = NETWORK) -> Diagnosis:
     """What looks wrong with a trained network, judged on rows that it was not trained on.
 
     Args:
@@ -27,6 +28,7 @@ def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Dia
         x, y: inputs and targets as for training, or a torch Dataset of both as x; of more than 5,000 rows a random
             part. With the training data themselves nothing is said about calibration.
         trainer: of the network, if it still exists.
+        face: words of those who ask.
     """
     x, y = examples.as_arrays(x, y)
     x = checks.check_inputs(x, network.input_shape, network.dtype)
@@ -46,12 +48,11 @@ def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Dia
 
     learned = layers.learned_by(network)
     found: list[Finding] = [
-        *data.judge_inputs(x, told),
-        *data.judge_targets(y, told),
+        *data.judge_inputs(x, told, face),
+        *data.judge_targets(y, told, face),
         *layers.judge_units(network, x),
         *layers.judge_weights(learned),
-        *layers.judge_prior(learned, network, told),
-        *runs.judge_constant(network, told, x, y),
+        *layers.judge_prior(learned, network, told, face),
     ]
     not_judged = []
     if told is None:
@@ -59,13 +60,14 @@ def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Dia
             "convergence, leave-one-out and likeness to the training data (not known: this network was loaded)"
         )
     else:
-        found += runs.judge_convergence(told)
+        found += runs.judge_convergence(told, face)
     if trainer is not None:
         found += runs.judge_batches(trainer)
-    else:
-        not_judged.append("shares of batches (needs the Trainer: trainer.diagnose())")
+    elif face.batches:
+        not_judged.append(face.batches)
     has_units = not any(finding.kind == "targets_not_scaled" for finding in found)
     prediction = network.predict(x) if has_units else None  # else all of it would repeat that
+    found += runs.judge_constant(network, told, x, y, None if is_training else prediction, face)
     if prediction is not None:
         found += predictions.judge_signal(prediction, learned)
         if told is not None:
@@ -78,7 +80,7 @@ def diagnose(network: Any, x: Any, y: Any = None, *, trainer: Any = None) -> Dia
         y = y.to(prediction.mean.device)
         y = y.reshape(prediction.mean.shape) if y.is_floating_point() else y
         found += data.judge_missing_classes(y, network.n_outputs)
-        found += predictions.judge_calibration(prediction, y)
+        found += predictions.judge_calibration(prediction, y, face)
         if told is not None:
             found += predictions.judge_leave_one_out(prediction, y, told)
     found = _without_consequences(found)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesmp.diagnosis.faces import Face
 from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
 from bayesmp.diagnosis.told import Told
 from bayesmp.gaussian import Moments
@@ -85,7 +86,7 @@ def judge_weights(layers: Sequence[Learned]) -> Iterator[Finding]:
             )
 
 
-def judge_prior(layers: Sequence[Learned], network: Any, told: Told | None) -> Iterator[Finding]:
+def judge_prior(layers: Sequence[Learned], network: Any, told: Told | None, face: Face) -> Iterator[Finding]:
     """Whether the prior's widths fit the trained means, and what they cost.
 
     A wide prior alone does no harm; it does where examples come to hold their own outputs.
@@ -102,9 +103,7 @@ def judge_prior(layers: Sequence[Learned], network: Any, told: Told | None) -> I
             f"the data have pulled weights {wanted**0.5:.1f} prior std from where the prior has them (root mean "
             "square, of "
             f"what they speak about), most of all in {worst.name}: the prior is too narrow, and the fit held back. Try "
-            f"weight_prior and bias_prior with variances {_round(min(wanted, worst.wanted))} times as large, and "
-            "compare "
-            "history.loo_nll.",
+            f"{face.prior.format(factor=_round(min(wanted, worst.wanted)))}, and compare {face.scores}.",
             {"wanted_factor": wanted},
         )
     held, leverage = _held(told), mean_leverage(network, told)
@@ -115,9 +114,7 @@ def judge_prior(layers: Sequence[Learned], network: Any, told: Told | None) -> I
             f"weights lie only {wanted**0.5:.2g} prior std from the prior's means, and the training examples hold "
             f"{100 * leverage:.0f} % of their own outputs (mean leverage; of {100 * held:.0f} % of the examples it "
             "had to be "
-            "cut): the prior leaves the network so free that each example is fitted by itself. Use the default "
-            "prior, or "
-            "smaller variances in weight_prior, fewer weights, or more data.",
+            f"cut): the prior leaves the network so free that each example is fitted by itself. {face.prior_too_wide}",
             {"wanted_factor": wanted, "mean_leverage": leverage, "share_cut": held},
         )
 

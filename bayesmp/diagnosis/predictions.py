@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from bayesmp import metrics
+from bayesmp.diagnosis.faces import Face
 from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
 from bayesmp.diagnosis.layers import Learned
 from bayesmp.diagnosis.told import Told
@@ -46,17 +47,17 @@ def judge_signal(prediction: Any, layers: Sequence[Learned]) -> Iterator[Finding
     )
 
 
-def judge_calibration(prediction: Any, y: Tensor) -> Iterator[Finding]:
+def judge_calibration(prediction: Any, y: Tensor, face: Face) -> Iterator[Finding]:
     """Coverage of intervals or ECE of classes, against what chance explains."""
     if len(y) < FEW_ROWS:
         return
     if hasattr(prediction, "probs"):
         yield from _judge_classes(metrics.as_array(prediction.probs).astype(np.float64), metrics.as_array(y))
     else:
-        yield from _judge_intervals(prediction, y.reshape(prediction.mean.shape))
+        yield from _judge_intervals(prediction, y.reshape(prediction.mean.shape), face)
 
 
-def _judge_intervals(prediction: Any, y: Tensor) -> Iterator[Finding]:
+def _judge_intervals(prediction: Any, y: Tensor, face: Face) -> Iterator[Finding]:
     n = y.numel()
     low, high = prediction.interval(LEVEL)
     held = metrics.interval_coverage(low, high, y)
@@ -74,13 +75,9 @@ def _judge_intervals(prediction: Any, y: Tensor) -> Iterator[Finding]:
     )
     numbers = {"coverage": held, "standard_error": error, "error_ratio": missed, "epistemic_share": share, "n": n}
     if gap < 0:
-        remedy = (
-            'If the noise was given, give more or let it be learned (Regression("learn")); if not, these rows may be'
-        )
-        yield Finding("too_sure", PROBLEM, f"{seen} {remedy} of another kind than the training data.", numbers)
+        yield Finding("too_sure", PROBLEM, f"{seen} {face.too_sure}", numbers)
     else:
-        remedy = "If the noise was given, give less or let it be learned; if not, train longer: early on all is noise."
-        yield Finding("too_unsure", HINT, f"{seen} {remedy}", numbers)
+        yield Finding("too_unsure", HINT, f"{seen} {face.too_unsure}", numbers)
 
 
 def _judge_classes(probs: np.ndarray, y: np.ndarray) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ class Told:
         n_rows: number of training examples.
         x_mean, x_std: of each input, flat (d,), in float64.
         y_mean, y_std: of each target (o,), in float64; None for classes.
+        heard: the noise, or variance of labels, that training has heard, where it ended before it could hear all of it.
     """
 
     history: Any
@@ -29,12 +30,14 @@ class Told:
     x_std: Tensor
     y_mean: Tensor | None
     y_std: Tensor | None
+    heard: float | None = None
 
     @classmethod
-    def of(cls, history: Any, x: Tensor, y: Tensor) -> Told:
+    def of(cls, history: Any, x: Tensor, y: Tensor, *, heard: float | None = None) -> Told:
         """From the training data (n, ...), on any device."""
-        y_moments = moments(y) if y.is_floating_point() else (None, None)
-        return cls(history, len(x), *moments(x), *y_moments)
+        x_mean, x_std = moments(x)
+        y_mean, y_std = moments(y) if y.is_floating_point() else (None, None)
+        return cls(history, len(x), x_mean, x_std, y_mean, y_std, heard)
 
     def is_about(self, x: Tensor, y: Tensor) -> bool:
         """Whether these are, as far as their moments tell, the training data themselves."""

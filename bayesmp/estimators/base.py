@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.data import Scaling
-from bayesmp.diagnosis import Diagnosis
+from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
 from bayesmp.heads import Head
 from bayesmp.history import History
 from bayesmp.layers import LeakyReLU, Linear
@@ -32,6 +32,11 @@ from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
 Floats: TypeAlias = NDArray[np.float64]
 Hidden: TypeAlias = int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
 Self = TypeVar("Self", bound="MPEstimator")
+
+
+class OutlierWarning(UserWarning):
+    """A value far out leaves no scale to the others."""
+
 
 FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
 NAMED = 3  # columns that an error names
@@ -116,7 +121,7 @@ class MPEstimator(BaseEstimator, ABC):
         """
         check_is_fitted(self)
         x, targets = self._check_given(X, y)
-        return self.network_.diagnose(self._x_scaling.apply(x), targets)
+        return diagnose(self.network_, self._x_scaling.apply(x), targets, face=ESTIMATOR)
 
     def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
@@ -132,6 +137,7 @@ class MPEstimator(BaseEstimator, ABC):
             seed = self._seed
             x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
             start = self.network_.marginal.mean.cpu()
+        self._warn_of_outliers(x, y)
         x_scaling = Scaling.fit(x)
         posed = self._pose(y)
         network = make_network(self.hidden, x.shape[1], posed.n_outputs, posed.head, seed=seed)
@@ -148,6 +154,20 @@ class MPEstimator(BaseEstimator, ABC):
         scores = (history.loo_nll[-1], history.loo_error[-1]) if len(x) >= FEWEST_ROWS else (math.nan, math.nan)
         self.loo_score_, self.loo_error_ = self._tell_loo(*scores)
         return self
+
+    def _warn_of_outliers(self, x: Floats, y: NDArray[Any]) -> None:
+        """Warn of columns, or targets, that one value far out leaves no scale to the others."""
+        names = getattr(self, "feature_names_in_", range(x.shape[1]))
+        found = [
+            (f"column {names[column]!r}", x[row, column], row) for column, row in checks.hidden_by_outliers(x).items()
+        ]
+        if y.dtype.kind == "f":
+            targets = y.reshape(len(y), -1)
+            found += [("y", targets[row, part], row) for part, row in checks.hidden_by_outliers(targets).items()]
+        if found:
+            name, value, row = found[0]
+            more = f" (and {len(found) - 1} more columns)" if len(found) > 1 else ""
+            warnings.warn(checks.tell_outlier(f"{name}{more}", value, row), OutlierWarning, stacklevel=4)
 
     def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
         checks.check_epochs(self.epochs, least=1)

@@ -95,12 +95,19 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
         labels = y if isinstance(y, (list, tuple)) else np.asarray(y)
-        if isinstance(labels, (list, tuple)) or (labels.ndim == 1 and labels.dtype.kind == "O"):
+        if _is_objects(labels):
             missing = [row for row, label in enumerate(labels) if _is_missing(label)]
             if missing:
                 raise ValueError(f"y has a missing label in row {missing[0]}; drop such rows, or give them a label")
+        kinds = sorted({type(label).__name__ for label in labels}) if _is_objects(labels) else []
+        if "str" in kinds and len(kinds) > 1:
+            raise ValueError(f"labels must be of one type, got {' and '.join(kinds)}; convert them, e.g. to str")
         x, y = self._check_table(X, y, reset=is_first)
-        check_classification_targets(y)
+        try:
+            check_classification_targets(y)
+        except ValueError as error:
+            remedy = "MPRegressor predicts quantities; if these are labels, convert them to str"
+            raise ValueError(f"{str(error).rstrip('.')}; {remedy}") from error
         return x, column_or_1d(y, warn=True)
 
     def _encode(self, y: NDArray[Any], classes: NDArray[Any], *, is_first: bool) -> NDArray[np.int64]:
@@ -133,3 +140,8 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
 def _is_missing(label: Any) -> bool:
     """None, NaN, or pandas' NA."""
     return label is None or type(label).__name__ in ("NAType", "NaTType") or bool(label != label)  # NaN is not itself
+
+
+def _is_objects(labels: Any) -> bool:
+    """Whether labels may be of several types."""
+    return isinstance(labels, (list, tuple)) or (labels.ndim == 1 and labels.dtype.kind == "O")

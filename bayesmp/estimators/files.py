@@ -57,7 +57,8 @@ class SavedEstimator(MPEstimator):
 
     @classmethod
     def load(cls: type[Self], path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Self:
-        """The estimator of a file that `save` wrote; it predicts the same.
+        """The estimator of a file that `save` wrote; it predicts the same. What `bayesmp fit` wrote is refused: the
+        estimator in it knows columns as numbers only.
 
         A `hidden` of layers, or of a function that makes them, becomes the layers of the network; a random_state that
         is no number becomes None.
@@ -66,7 +67,14 @@ class SavedEstimator(MPEstimator):
             path: the file.
             classes: layers of your own that the network uses.
         """
+        return cls._load(path, classes, is_part=False)
+
+    @classmethod
+    def _load(cls: type[Self], path: persistence.PathLike, classes: Iterable[type] = (), *, is_part: bool) -> Self:
+        """`load`; with `is_part` the estimator of whatever was built around it."""
         with persistence.opened(path, kinds=("estimator",)) as file:
+            if persistence.TABLE in file.header and not is_part:
+                raise ValueError(file.misfit(f"an {cls.__name__} that was saved from Python"))
             found, names = file.header["estimator"], file.names()
             if found["type"] != cls.__name__:
                 raise ValueError(

@@ -18,6 +18,7 @@ from bayesmp.layers.base import Layer
 from bayesmp.layers.linear import Linear
 
 LABEL_GRID = (0.1, 3.0, 36)  # variances of labels considered, the first that of clean ones: steps of 10 %
+TAKEN_FOR_CLEAN = 1.5  # times the variance of clean labels up to which they are called so
 PAIR_NOISE = 0.3  # variance of a comparison of two outputs, for clean labels
 TRAINED_LOGITS = 6.0  # of PyTorch's logits, on either side of their mean, in a network that was trained on labels
 PROBIT_SLOPE = 1.702  # Phi(x) is nearest to the logistic function of this times x
@@ -78,6 +79,17 @@ class Argmax(Classifier):
     def label_var(self, log_weights: Tensor) -> Tensor | float:
         """The variance of labels that messages to the outputs are made with, under a belief over the grid."""
         return self.in_training(log_weights) if self.is_heard_in_training else self.target_var
+
+    def tell_learned(self, log_weights: Tensor) -> str:
+        if not self.is_heard_in_training:
+            return ""
+        var = float(self.label_var(log_weights))
+        if var < TAKEN_FOR_CLEAN * self.target_var:
+            return "labels are clean"
+        return (
+            f"labels have a variance of {var:.2g} around the outputs, clean ones {self.target_var:g}: some are wrong, "
+            "or classes overlap"
+        )
 
     def largest_constant(self, y: Tensor) -> float:
         """The variance of targets +1 and -1 around their means: labels that say nothing."""

@@ -49,6 +49,11 @@ class Head(ABC, Generic[P]):
         """Whether the constant is inferred from data."""
         return len(self.grid) > 1
 
+    @property
+    def judges_labels(self) -> bool:
+        """Whether what is learned, and heard in training, is how far labels lie from the outputs; not noise."""
+        return self.is_heard_in_training and not self.has_noise
+
     def n_outputs(self, shape_out: Shape) -> int:
         """Number of outputs, or a ValueError if the last layer's output does not fit this head."""
         if len(shape_out) != 1:
@@ -79,6 +84,10 @@ class Head(ABC, Generic[P]):
             log_weights: the belief about the head's constant; what training begins with if not given.
         """
         return 1.0
+
+    def tell_learned(self, log_weights: Tensor) -> str:
+        """What was learned about the noise or the labels, for users to read; nothing where it is given."""
+        return ""
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments that make this head again, as JSON holds them."""

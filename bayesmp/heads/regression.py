@@ -37,6 +37,7 @@ SPREAD_STEPS = (
 )  # spreads of the noise considered, in steps of the logarithm of that grid: .48 to 2.5
 LIKELY_NOISE = 0.1  # variance, of targets of order one
 TAILS = ("learn", "gaussian")
+TELLS_TAILS = 0.5  # spread from which tails are worth a word
 TAIL_COST = 1.0  # nats per unit of spread by which data must ask for tails
 
 
@@ -333,6 +334,13 @@ class Regression(Head[RegressionPrediction]):
             return noisy_log_density(y - m_out.mean, m_out.var, noise_var, spread)
         var = m_out.var + noise_var
         return -0.5 * ((y - m_out.mean).square() / var + torch.log(2.0 * math.pi * var))
+
+    def tell_learned(self, log_weights: Tensor) -> str:
+        if not self.is_learned:
+            return ""
+        var, spread = (float(part) for part in self.noise(log_weights))
+        tails = f", with tails (spread {spread:.2g})" if spread > TELLS_TAILS else ""
+        return f"noise has a variance of {var:.2g}{tails}"
 
     def __repr__(self) -> str:
         noise = repr(self.noise_var) if isinstance(self.noise_var, str) else f"{self.noise_var:.6g}"

@@ -138,6 +138,10 @@ class Schedule(ABC):
     def hear_score(self, score: float, error: float) -> None:  # noqa: B027 - only schedules that limit the constant listen
         """Take the leave-one-out score of a refresh, and the error in training."""
 
+    def held_back(self) -> float | None:
+        """The head's constant as training has heard it so far, where it may not hear all of it yet; else None."""
+        return None
+
     @property
     def head_prior(self) -> Tensor:
         return self._head_prior

@@ -292,6 +292,9 @@ class ParallelSchedule(Schedule):
         """They tell how much noise training may see."""
         self.noise.hear_score(score, error, self.network.head_log_weights)
 
+    def held_back(self) -> float | None:
+        return self.noise.held_back(self.network.head_log_weights)
+
     @torch.no_grad()
     def hear_belief(self, belief: Belief, x: Tensor, y: Tensor) -> None:
         """Ridges follow the belief."""

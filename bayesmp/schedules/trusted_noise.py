@@ -79,13 +79,19 @@ class TrustedNoise:
         grid = self.head.grid_like(belief)[heard]
         return belief[heard].masked_fill(grid > self.limit.maximum(grid[0]), -math.inf)
 
+    def held_back(self, belief: Tensor) -> float | None:
+        """The constant that training hears, if the limit has not had the visits yet to grow to what it may be."""
+        is_growing = self._is_heard and float(self.limit) < self.cap
+        return float(self.head.in_training(self.trusting(belief))) if is_growing else None
+
     def hear_score(self, score: float, error: float, belief: Tensor) -> None:
         """Take the leave-one-out score of a refresh, and the error in training: more noise must not make it worse.
 
         Little data can be explained as noise alone, and a network trained with so much of it stays there. Where the
         score gets worse while noise and error grow, training goes back to the noise of the best score, for good. If
-        the error falls it is not too much noise but too little: noise is learned by heart. Labels have no such trap,
-        and as long as they are taken for clean, scores are better than they should be.
+        the error falls it is not too much noise but too little: noise is learned by heart. The best score was then one
+        on the way there, which its noise would not bring back, and the search for it begins anew. Labels have no such
+        trap, and as long as they are taken for clean, scores are better than they should be.
 
         Args:
             belief: about the constant, with which training came to this score.
@@ -93,19 +99,15 @@ class TrustedNoise:
         if not (self._is_heard and self.head.has_noise):
             return
         constant = float(self.head.in_training(self.trusting(belief)))
-        if score < self.best_score:
+        is_high = score > self.best_score + self.settings.worse_score
+        if score < self.best_score or (is_high and error < self.best_error):
             self.best_score, self.best_constant, self.best_error, self.n_worse = score, constant, error, 0
-        elif self._is_worse(score, error, constant):
+        elif is_high and constant > self.best_constant and error > self.best_error:
             self.n_worse += 1
             if self.n_worse >= self.settings.worse_refreshes:
                 self.cap, self.n_worse = self.best_constant, 0
         else:
             self.n_worse = 0
-
-    def _is_worse(self, score: float, error: float, constant: float) -> bool:
-        """Whether the score is worse for more noise."""
-        is_high = score > self.best_score + self.settings.worse_score
-        return is_high and constant > self.best_constant and error > self.best_error
 
     @property
     def _is_heard(self) -> bool:

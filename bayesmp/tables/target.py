@@ -62,7 +62,8 @@ class Target:
             refuse_dressed_numbers(values)
         n_kinds = len(np.unique(present)) if is_number else values.nunique()
         is_whole = is_number and bool((present == np.round(present)).all())
-        few = is_whole and n_kinds <= MAX_WHOLE_CLASSES and len(present) >= MIN_REPEATS * n_kinds
+        repeats = len(present) >= MIN_REPEATS * n_kinds
+        few = is_whole and n_kinds <= MAX_WHOLE_CLASSES and repeats
         has_zeros = is_text(values) and any(LEADING_ZERO.fullmatch(str(value)) for value in values.dropna())
         if few and task != "regression" and (bad or has_zeros):  # names of classes, such as 1, 2, x, or 01, 02
             is_number, is_whole, n_kinds = False, False, values.nunique()
@@ -82,7 +83,7 @@ class Target:
         why = f"{n_kinds:,} different {kind}, taken as {'classes' if chosen == 'classification' else 'a quantity'}"
         if task is not None:
             why += " (as asked)"
-        elif is_whole and n_kinds <= MAX_NAMED:
+        elif (is_whole and n_kinds <= MAX_NAMED) or (is_number and n_kinds <= MAX_WHOLE_CLASSES and repeats):
             other = "regression" if chosen == "classification" else "classification"
             why += f" (--task {other} would change that)"
         if bad and (chosen == "regression" or is_whole):

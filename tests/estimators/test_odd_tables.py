@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import bayesmp as bmp
+from bayesmp import checks
 from bayesmp.data import Scaling
 
 ESTIMATORS = [bmp.MPRegressor, bmp.MPClassifier]
@@ -202,3 +203,43 @@ def test_a_scaling_of_extreme_columns_is_that_of_each_alone():
     assert found.mean[0] == plain.mean[0] and found.std[0] == plain.std[0]
     with pytest.raises(ValueError, match="NaN or infinite values"):
         Scaling.fit([[1.0, np.inf], [2.0, 3.0]])
+
+
+# --- values far out --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["x", "y", "names"])
+def test_a_value_that_hides_all_others_is_named(where):
+    """R2 of the other rows was .11, or -7e14, and nothing was said."""
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    y = x[:, 0].copy()
+    (y if where == "y" else x)[7] = 1e9
+    told = {"x": r"column 0 \(and 2 more columns\)", "y": "y", "names": r"column 'a' \(and 2 more columns\)"}[where]
+    table = pytest.importorskip("pandas").DataFrame(x, columns=list("abc")) if where == "names" else x
+    with pytest.warns(UserWarning, match=rf"^{told} has values so far from the others.*1e\+09 in row 7"):
+        bmp.MPRegressor((4,), epochs=2, random_state=0).fit(table, y)
+
+
+def test_columns_that_are_only_skewed_are_not_blamed():
+    """Heavy tails, a rare mark, a constant, other units, and sizes whose squares overflow."""
+    rng = np.random.default_rng(0)
+    n = 200
+    mark = (np.arange(n) == 3) * 1e6
+    columns = [rng.standard_t(1.2, n), np.exp(3.0 * rng.normal(size=n)), mark, np.full(n, 7.0)]
+    columns += [1e9 + rng.normal(size=n), 1e300 * rng.normal(size=n), 1e-300 * rng.normal(size=n)]
+    assert checks.hidden_by_outliers(np.stack(columns, 1)) == {}
+    spoilt = rng.normal(size=(12, 2))
+    spoilt[5, 1] = -1e5
+    assert checks.hidden_by_outliers(spoilt) == {1: 5}
+
+
+@pytest.mark.parametrize(
+    "labels, told",
+    [
+        (np.array(["a", 1] * 5, dtype=object), "labels must be of one type, got int and str; convert them"),
+        ([2.5, -1.0] * 5, "Unknown label type: continuous.*MPRegressor predicts quantities; if these are labels"),
+    ],
+)
+def test_labels_that_cannot_be_told_apart_are_refused(labels, told):
+    with pytest.raises(ValueError, match=told):
+        bmp.MPClassifier((4,), epochs=2).fit(np.random.default_rng(0).normal(size=(10, 2)), labels)

@@ -164,3 +164,16 @@ def test_tiny_units_are_units():
 def test_text_targets_are_refused():
     with pytest.raises(ValueError, match=r"could not convert string to float.*MPClassifier labels of any type"):
         bmp.MPRegressor().fit([[1.0], [2.0]], ["a", "b"])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.45])
+def test_noise_is_not_learned_by_heart_where_columns_are_many(share):
+    """100 rows, 20 columns: leave-one-out scores of rows that hold their own outputs were the best ones, so training
+    went back to the noise of then, and all targets were learned by heart (R2 of new rows -1.1)."""
+    rng = np.random.default_rng(100)
+    x = rng.normal(size=(600, 20))
+    y = share * x[:, 0] + np.sqrt(1.0 - share**2) * rng.normal(size=600)
+    model = bmp.MPRegressor(random_state=0).fit(x[:100], y[:100])
+    assert model.score(x[100:], y[100:]) > share**2 - 0.45
+    assert model.history_[-1].metrics["rmse"] > 0.3 and "at rest" in model.history_.stopped
+    assert float(model.network_.predict(np.zeros((1, 20))).noise_var) > 0.3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -98,3 +99,27 @@ def test_labels_of_images_are_taken_for_clean() -> None:
     assert images.head.config() == {"noise": 0.2, "target": 1.5, "target_var": 0.1, "scale": "learn"}
     assert len(images.head_log_weights) == len(images.head.grid)
     assert mlp([8, 4, 3], head).head is head and head.is_heard_in_training  # the user's own is not changed
+
+
+def test_what_was_learned_about_labels_is_told():
+    """A belief at one variance, in words; nothing where it was given."""
+    head = bmp.Argmax()
+    for index, told in (
+        (0, "labels are clean"),
+        (24, "labels have a variance of 1 around the outputs, clean ones 0.1"),
+    ):
+        belief = torch.full((len(head.grid),), -100.0, dtype=torch.float64)
+        belief[index] = 0.0
+        assert told in head.tell_learned(belief)
+        assert f"{float(head.grid[index]):.2g}" in head.tell_learned(belief) or index == 0
+    given = bmp.Argmax(target_var=0.1)
+    assert given.tell_learned(given.prior_log_weights()) == ""
+
+
+def test_a_network_shows_what_it_has_learned_about_labels():
+    network = mlp([4, 8, 2], bmp.Argmax())
+    assert "learned" not in repr(network)
+    rng = np.random.default_rng(0)
+    bmp.fit(network, rng.normal(size=(100, 4)), rng.integers(0, 2, 100), epochs=100)
+    shown = float(repr(network).split("labels have a variance of ")[1].split()[0])
+    assert shown == pytest.approx(float(network.head.label_var(network.head_log_weights)), rel=0.1) and shown > 0.5

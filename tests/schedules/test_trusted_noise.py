@@ -124,6 +124,8 @@ WORSE = SETTINGS.worse_score * 1.5
         ([(0.0, 1.0, 0.1), (WORSE / 2, 1.1, 0.2), (WORSE / 2, 1.1, 0.2)], False),  # hardly worse
         ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.1), (WORSE, 1.1, 0.1)], False),  # no more noise
         ([(0.0, 1.0, 0.1), (WORSE, 0.9, 0.2), (WORSE, 0.9, 0.2)], False),  # noise is learned by heart
+        ([(0.0, 0.8, 0.1), (9.0, 0.5, 0.2), (1.0, 0.9, 0.3), (1.0, 1.0, 0.4)], False),  # was, and is no longer
+        ([(0.0, 0.8, 0.05), (9.0, 0.5, 0.1), (9.1, 0.9, 0.3), (9.1, 1.0, 0.4)], True),
         ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (0.0, 1.1, 0.2), (WORSE, 1.1, 0.2)], False),  # not in a row
         ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (-1.0, 1.1, 0.2), (WORSE, 1.2, 0.3)], False),  # a better one between
         ([(0.0, 1.0, 0.2), (-1.0, 0.9, 0.1), (WORSE, 1.1, 0.2), (WORSE, 1.1, 0.2)], True),
