@@ -241,9 +241,10 @@ class Epochs(Experiment):
                     own = select(results, task=task, method=method)
                     if own:
                         means = _pooled(own, name).mean(axis=0)
-                        ax.plot(
-                            own[0]["epochs"], means, "o-", ms=3.5, color=colour(TITLES[method]), label=TITLES[method]
-                        )
+                        name_of = TITLES[method]
+                        style = "o--" if "counting twice" in name_of else "o-"
+                        look = {"color": colour(name_of), "label": name_of}
+                        ax.plot(own[0]["epochs"], means, style, ms=3.5, lw=1.5, **look)
                 ax.set_xscale("log")
                 ticks = sorted({epochs for result in select(results, task=task) for epochs in result["epochs"]})
                 ax.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks], rotation=45, fontsize=8)
@@ -254,12 +255,12 @@ class Epochs(Experiment):
                     ax.set_ylim(-0.03, 1.03)
                 else:
                     ax.set_yscale("symlog", linthresh=2.0)
-                    ax.set_ylim(bottom=-1.5)
+                    ax.set_ylim(-1.5, max(2.0, 1.3 * ax.get_ylim()[1]))
                     levels = [level for level in NLL_TICKS if level <= max(2.0, ax.get_ylim()[1])]
                     ax.set_yticks(levels, labels=[f"{level:g}" for level in levels])
                     ax.minorticks_off()
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
         figure.savefig(folder / "epochs.png", dpi=130)  # many panels, and the guide wants small files
         n_seeds = len({seed for result in results for seed in _seeds(result)})
         return [
