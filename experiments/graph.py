@@ -26,7 +26,21 @@ METHODS = {"graph": "scalar graph", "sequential": "sequential", "parallel": "our
 TITLES = {"graph": "scalar graph", "sequential": "layers, one example at a time", "parallel": "layers, whole batches"}
 BATCH_SIZE = 128
 N_EXAMPLES = {"graph": 2, "sequential": 40, "parallel": 8 * BATCH_SIZE}
+N_EPOCHS = 12
 NOISE_VAR = 0.1
+
+
+class TimedTrainer(bmp.Trainer):
+    """Keeps the processor's seconds of the sweeps of each epoch, without those of the joint belief after it."""
+
+    def __init__(self, *data: Any, **settings: Any) -> None:
+        super().__init__(*data, **settings)
+        self.sweep_seconds: list[float] = []
+
+    def _run_epoch(self, epoch: int, bar: Any) -> None:
+        started = time.process_time()
+        super()._run_epoch(epoch, bar)
+        self.sweep_seconds.append(time.process_time() - started)
 
 
 class Graph(Experiment):
@@ -39,6 +53,7 @@ class Graph(Experiment):
         "order one."
     )
     parts = tuple(METHODS)
+    version = 2  # seconds of the processor, which other work on the machine does not lengthen
     seeds = 3
     quick_seeds = 1
 
@@ -76,13 +91,12 @@ class Graph(Experiment):
             return found | {"seconds_per_example": seconds, "largest_difference": float(gap.max())}
         if parameters["method"] == "sequential":
             visit_in_order(network, x[:2], y[:2])  # loads what is loaded on first use
-            started = time.perf_counter()
+            started = time.process_time()
             visit_in_order(network, x, y)
-            return found | {"seconds_per_example": (time.perf_counter() - started) / n}
-        trainer = bmp.Trainer(network, x, y, batch_size=BATCH_SIZE, seed=seed)
-        history = trainer.run(19, progress=False)
-        settled = history.column("seconds")[11:]  # early epochs refresh the belief each time, these rarely
-        return found | {"seconds_per_example": statistics.median(settled) / n}
+            return found | {"seconds_per_example": (time.process_time() - started) / n}
+        trainer = TimedTrainer(network, x, y, batch_size=BATCH_SIZE, seed=seed)
+        trainer.run(N_EPOCHS, progress=False)
+        return found | {"seconds_per_example": statistics.median(trainer.sweep_seconds) / n}
 
     def summarise(self, results: Sequence[Result]) -> list[Table]:
         rows = []
@@ -99,9 +113,10 @@ class Graph(Experiment):
             row["largest difference, std"] = max(gaps) if gaps else None
             rows.append(row)
         note = (
-            "Milliseconds per example, median over runs. Difference: of posterior means between the scalar graph and "
-            "the sequential schedule in float64, in posterior standard deviations. The paper saw a factor of 300 "
-            "between its explicit graph and its layers."
+            "Milliseconds of the processor per example, median over runs; of batches, the median epoch, without what is "
+            "done between epochs (the joint belief). Difference: of posterior means between the scalar graph and the "
+            "sequential schedule in float64, in posterior standard deviations. The paper saw a factor of 300 between "
+            "its explicit graph and its layers."
         )
         return [Table(self.title, rows, note)]
 
@@ -120,7 +135,12 @@ class Graph(Experiment):
         ax.legend(frameon=False)
         figure.savefig(folder / "seconds.png")
         n_runs = len({result["run"] for result in results})
-        return [Picture("seconds.png", f"A sweep out and back on one thread; medians of {n_runs} runs.")]
+        return [
+            Picture(
+                "seconds.png",
+                f"A sweep out and back on one thread; milliseconds of the processor, medians of {n_runs} runs.",
+            )
+        ]
 
 
 def time_graph(network: bmp.Network, x: Tensor, y: Tensor) -> tuple[float, Gaussian]:
@@ -137,11 +157,11 @@ def time_graph(network: bmp.Network, x: Tensor, y: Tensor) -> tuple[float, Gauss
         specs += [("linear", n_in, n_out, True), ("lrelu", LEAK)]
     graph = OracleNetwork(layers=specs[:-1], head=("regression", NOISE_VAR), prior=prior)
     rows, targets = x.double().tolist(), y.double().tolist()
-    started = time.perf_counter()
+    started = time.process_time()
     graph.visit(None, rows, targets, orders=[])
-    built = time.perf_counter()
+    built = time.process_time()
     _, posterior = graph.visit(None, rows, targets, orders=[list(range(len(x)))])
-    seconds = time.perf_counter() - built - (built - started)
+    seconds = time.process_time() - built - (built - started)
     parts = [split(posterior[slot.layer][slot.name]) for slot in double.slots]
     tau, rho = (torch.cat([torch.tensor(p[k], dtype=torch.float64).reshape(-1) for p in parts]) for k in (0, 1))
     return seconds / len(x), Gaussian(tau, rho)
