@@ -115,9 +115,9 @@ class Graph(Experiment):
             if found["parallel"]:
                 row["with the joint belief, ms"] = 1000 * _median(found["parallel"], "seconds_with_belief")
             if seconds["graph"] and seconds["sequential"]:
-                row["graph / one at a time"] = f"{seconds['graph'] / seconds['sequential']:,.3g}"
+                row["graph / one at a time"] = seconds["graph"] / seconds["sequential"]
             if seconds["graph"] and seconds["parallel"]:
-                row["graph / batches"] = f"{seconds['graph'] / seconds['parallel']:,.0f}"
+                row["graph / batches"] = round(seconds["graph"] / seconds["parallel"])
             gaps = [result["largest_difference"] for result in select(results, network=network, method="graph")]
             row["largest difference, std"] = max(gaps) if gaps else None
             rows.append(row)
