@@ -142,7 +142,7 @@ def test_forgetting_needs_a_trainer_that_can(run, digits, monkeypatch):
         return
     assert status == 0, printed
     states = [row["state"] for row in found["tables"][0]["rows"]]
-    assert states[:3] == ["with them", "removed", "removed, 1 epochs"]
+    assert states[:3] == ["with them", "removed", "removed, 1 epoch"]
     last = {row["state"]: row["distance"] for row in found["tables"][0]["rows"]}
     assert last["trained without them"] == 0.0 and last["with them"] > 0.0
 
@@ -165,12 +165,12 @@ def test_wrong_labels_are_found_and_what_was_removed_or_mended_is_compared(run, 
     assert piece["n_wrong"] == 8 and piece["share_found"] >= 0.5 and piece["AUROC"] > 0.8
     left = round((1 - piece["share_found"]) * 8)
     assert (
-        rows["suspects removed"]["wrong labels left"] == rows["suspects mended, 1 epochs"]["wrong labels left"] == left
+        rows["suspects removed"]["wrong labels left"] == rows["suspects mended, 1 epoch"]["wrong labels left"] == left
     )
     assert rows["trained without the suspects"]["distance"] == 0.0
     assert rows["trained with their right labels"]["distance"] == 0.0
     assert rows["with the wrong labels"]["distance"] > 0.0
     assert rows["right labels from the start"]["distance"] is None
-    assert rows["suspects mended, 1 epochs"]["NLL"] < rows["with the wrong labels"]["NLL"]
+    assert rows["suspects mended, 1 epoch"]["NLL"] < rows["with the wrong labels"]["NLL"]
     for name in ("wrong_labels.png", "suspects.png"):
         assert (tmp_path / "forget" / name).exists()
