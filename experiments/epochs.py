@@ -262,7 +262,7 @@ class Epochs(Experiment):
                     ax.minorticks_off()
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
-        figure.savefig(folder / "epochs.png", dpi=130)  # many panels, and the guide wants small files
+        figure.savefig(folder / "epochs.png", dpi=115)  # many panels, and the guide wants small files
         n_seeds = len({seed for result in results for seed in _seeds(result)})
         caption = (
             f"Means over {n_seeds} seeds, in the range of the data and beside it; dotted: what intervals should hold."
