@@ -208,7 +208,9 @@ def draw(answers: Mapping[str, Answer], references: Mapping[str, Reference], pat
         ax.set_ylim((centre - half).min() - spare, (centre + half).max() + spare)  # ours may lie outside of it
         ax.set_xlim(x.min(), x.max())
         ax.set_title(name, fontsize=11)
+        ax.set_xlabel("x")
         ax.grid(alpha=0.2)
+    figure.axes[0].set_ylabel("f(x)")
     figure.legend(
         *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, markerscale=3
     )

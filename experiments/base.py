@@ -160,6 +160,11 @@ def with_error(values: Sequence[float], digits: int = 3) -> str:
     return f"{mean:.{digits}f}" if error is None else f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
+def in_plain_words(state: str) -> str:
+    """A state of training as people say it: pieces count "1 epochs"."""
+    return state.replace(", 1 epochs", ", 1 epoch")
+
+
 def select(results: Sequence[Result], **wanted: Any) -> list[Result]:
     """Those whose parameters have these values."""
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,21 @@ import torch
 
 import bayesmp as bmp
 from bayesmp import data, metrics
+from bayesmp.gaussian import Gaussian
 from bayesmp.history import History
 from benchmarks.networks import mlp
-from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, mean_and_error, select
+from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, select, with_error
 from experiments.learners import Floats, Ivon, Laplace, Learner, Ours, Tagi
 from experiments.palette import colour, new_figure, tidy
 from experiments.stacked import StackedVisit
 
 CHECKPOINTS = (10, 50, 200, 500, 1000)
 QUICK_CHECKPOINTS = (10, 13)
-SLOW_QUICK, MOST_SLOW = (1, 2), 200  # epochs of the sequential schedule
+SLOW_QUICK = (1, 2)  # epochs of the sequential schedule
 N_TEST = 1000
 LEVEL = 0.9
-NLL_TICKS = (-1, 0, 1, 2, 5, 10, 50, 200, 1000)
+DIGITS = {"coverage inside": 3, "coverage outside": 3, "NLL inside": 2, "NLL outside": 2}
+NLL_TICKS = (-1, 0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class CountingTwice(bmp.Trainer):
@@ -59,16 +62,36 @@ class OursTwice(Ours):
         return mean, var + self._trainer.noise_var
 
 
-class Sequential(Learner):
-    """The sequential schedule with the paper's prior: all data in one batch, an epoch is a round through it."""
+@dataclass(frozen=True)
+class Draw:
+    """Standardised training data of a seed, and the noise in these units."""
 
-    counts_twice = False
+    x: Floats
+    y: Floats
+    noise_var: float
+    seed: int
 
-    def __init__(self, x: Floats, y: Floats, hidden: Sequence[int], *, noise_var: float, seed: int) -> None:
-        layers = mlp(x.shape[1], *hidden, 1)
-        self._network = bmp.Network(layers, bmp.Regression(noise_var), seed=seed, prior="paper").to(torch.float64)
-        self._visit = StackedVisit([self._network], torch.as_tensor(x)[None], torch.as_tensor(y)[None, :, None])
-        self._generator = torch.Generator().manual_seed(seed)
+
+class Sequential:
+    """The sequential schedule with the paper's prior: all data in one batch, an epoch is a round through it. A network
+    per draw; they are trained together and share the orders.
+
+    Args:
+        draws: of equal size.
+        hidden: widths of the hidden layers.
+        counts_twice: each round multiplies second messages in instead of replacing the first ones.
+    """
+
+    def __init__(self, draws: Sequence[Draw], hidden: Sequence[int], *, counts_twice: bool = False) -> None:
+        layers = mlp(draws[0].x.shape[1], *hidden, 1)
+        self.networks = [
+            bmp.Network(layers, bmp.Regression(draw.noise_var), seed=draw.seed, prior="paper").to(torch.float64)
+            for draw in draws
+        ]
+        x, y = (torch.as_tensor(np.stack([getattr(draw, part) for draw in draws])) for part in "xy")
+        self.counts_twice = counts_twice
+        self._visit = StackedVisit(self.networks, x, y[..., None])
+        self._generator = torch.Generator().manual_seed(draws[0].seed)
 
     def train(self, epochs: int) -> None:
         n_examples = self._visit.x.shape[1]
@@ -77,29 +100,23 @@ class Sequential(Learner):
             if self.counts_twice:
                 self._visit.count_again()
             self._visit.iterate(torch.randperm(n_examples, generator=self._generator).tolist())
-        self._network.marginal = self._visit.marginal.map(lambda part: part[0].clone())
+        for k, network in enumerate(self.networks):
+            network.marginal = Gaussian(self._visit.marginal.tau[k].clone(), self._visit.marginal.rho[k].clone())
 
-    def predict(self, x: Floats) -> tuple[Floats, Floats]:
-        found = self._network.predict(x)
+    def predict(self, k: int, x: Floats) -> tuple[Floats, Floats]:
+        """Mean and variance of new targets, by network k."""
+        found = self.networks[k].predict(x)
         return found.mean.numpy().ravel(), found.var.numpy().ravel()
 
 
-class SequentialTwice(Sequential):
-    """The same, where each round multiplies second messages in instead of replacing the first ones."""
-
-    counts_twice = True
-
-
-METHODS: dict[str, Callable[..., Learner]] = {
+ALONE: dict[str, Callable[..., Learner]] = {
     "ours": Ours,
     "twice": OursTwice,
-    "sequential": Sequential,
-    "sequential-twice": SequentialTwice,
     "tagi": Tagi,
     "laplace": Laplace,
     "ivon": Ivon,
 }
-TITLES = {
+TITLES = {  # the methods, in order
     "ours": "ours",
     "twice": "ours, counting twice",
     "sequential": "sequential",
@@ -142,66 +159,69 @@ class Epochs(Experiment):
         "more epochs: NLL and the share of new noisy targets inside the 90 % intervals, in the range of the data and "
         "beside it (as wide again in all for sine, half as wide for the cubic). Counting twice: ours, with a further "
         "site of each batch multiplied in at each epoch instead of replacing the one before (sites to the power n "
-        "after n epochs); the sequential schedule, where each message can be multiplied in a second time, up to "
-        f"{MOST_SLOW} epochs. Both for this experiment only."
+        "after n epochs); the sequential schedule, where each message is multiplied in once more at each epoch "
+        "instead of replacing its last one. Both for this experiment only."
     )
-    parts = tuple(METHODS)
+    parts = tuple(TITLES)
     seeds = 5
     quick_seeds = 1
 
     def pieces(self, options: Options) -> list[Piece]:
         planned = []
+        seeds = list(range(self.n_seeds(options)))
         for task in ("cubic",) if options.quick else TASKS:
             for method in self.chosen_parts(options):
-                is_slow = method.startswith("sequential")
-                at = (SLOW_QUICK if is_slow else QUICK_CHECKPOINTS) if options.quick else CHECKPOINTS
-                own = {"task": task, "method": method, "at": [k for k in at if not is_slow or k <= MOST_SLOW]}
-                planned += [
-                    Piece(f"{task}, {method}, seed {seed}", {**own, "seed": seed}, cost=10.0 if is_slow else 1.0)
-                    for seed in range(self.n_seeds(options))
-                ]
+                is_stacked = method not in ALONE
+                at = (SLOW_QUICK if is_stacked else QUICK_CHECKPOINTS) if options.quick else CHECKPOINTS
+                own = {"task": task, "method": method, "at": list(at)}
+                label = f"{task}, {method}"
+                if is_stacked:
+                    planned.append(Piece(f"{label}, seeds 0 to {seeds[-1]}", {**own, "seeds": seeds}, cost=50.0))
+                else:
+                    planned += [Piece(f"{label}, seed {seed}", {**own, "seed": seed}) for seed in seeds]
         return planned
 
     def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
-        task, seed = TASKS[parameters["task"]], parameters["seed"]
-        x, y = task.draw(*task.inside, task.n_train, [seed, 0])
-        x_mean, x_std, y_mean, y_std = x.mean(), x.std(), y.mean(), y.std()
-        noise_var = (task.noise_std / y_std) ** 2
-        learner = METHODS[parameters["method"]](
-            (x - x_mean) / x_std, (y - y_mean) / y_std, task.hidden, noise_var=noise_var, seed=seed
-        )
-        places = {"inside": (task.inside,), "outside": task.outside}
-        tests = {
-            place: [task.draw(*ends, N_TEST, [seed, 1, k]) for k, ends in enumerate(intervals)]
-            for place, intervals in places.items()
-        }
-        found: Record = {"epochs": list(parameters["at"])}
+        task, method = TASKS[parameters["task"]], parameters["method"]
+        seeds = parameters["seeds"] if method not in ALONE else [parameters["seed"]]
+        scales, draws = zip(*[_standardised(task, seed) for seed in seeds], strict=True)
+        predictors: list[Callable[[Floats], tuple[Floats, Floats]]]
+        if method in ALONE:
+            (draw,) = draws
+            learner = ALONE[method](draw.x, draw.y, task.hidden, noise_var=draw.noise_var, seed=draw.seed)
+            train, predictors = learner.train, [learner.predict]
+        else:
+            stack = Sequential(draws, task.hidden, counts_twice=method == "sequential-twice")
+            train, predictors = stack.train, [partial(stack.predict, k) for k in range(len(seeds))]
+        curves: list[Record] = [{} for _ in seeds]
         done = 0
         for until in parameters["at"]:
-            learner.train(until - done)
+            train(until - done)
             done = until
-            for place, draws in tests.items():
-                x_new, y_new = (np.concatenate([draw[k] for draw in draws]) for k in (0, 1))
-                mean, var = learner.predict((x_new - x_mean) / x_std)
-                for name, value in _scores(mean, var, (y_new - y_mean) / y_std).items():
-                    found.setdefault(f"{name} {place}", []).append(value)
-        return found
+            for curve, seed, scale, predict in zip(curves, seeds, scales, predictors, strict=True):
+                for place, (x, y) in _tests(task, seed).items():
+                    for name, value in _scores(*predict(scale.x(x)), scale.y(y)).items():
+                        curve.setdefault(f"{name} {place}", []).append(value)
+        joined = curves[0] if method in ALONE else {name: [curve[name] for curve in curves] for name in curves[0]}
+        return {"epochs": list(parameters["at"]), **joined}
 
     def summarise(self, results: Sequence[Result]) -> list[Table]:
         note = (
-            f"Means over seeds; {N_TEST:,} new targets in each range, in standardised units. Calibrated: 0.90. TAGI: "
-            "pytagi, batches of 10; Laplace: laplace-torch, full curvature at the weights that AdamW has reached; "
-            "IVON: ivon-opt, 100 samples. Settings of IVON were chosen on another draw."
+            f"Mean ± standard error over seeds; {N_TEST:,} new targets in each range, in standardised units. "
+            "Calibrated: 0.90. Sequential: the paper's way (its prior, all points in one batch, one example at a "
+            "time, in float64). TAGI: pytagi, batches of 10; Laplace: laplace-torch, full curvature at the weights "
+            "that AdamW has reached; IVON: ivon-opt, 100 samples. Settings of IVON were chosen on another draw."
         )
         tables = []
         for task in dict.fromkeys(result["task"] for result in results):
             rows = []
-            for method in METHODS:
+            for method in TITLES:
                 own = select(results, task=task, method=method)
+                curves = {name: _pooled(own, name) for name in DIGITS} if own else {}
+                n_seeds = sum(len(_seeds(result)) for result in own)
                 for k, epochs in enumerate(own[0]["epochs"] if own else ()):
-                    row: dict[str, Any] = {"method": TITLES[method], "epochs": epochs, "seeds": len(own)}
-                    for name in ("coverage inside", "coverage outside", "NLL inside", "NLL outside"):
-                        row[name] = mean_and_error([result[name][k] for result in own])[0]
+                    row: dict[str, Any] = {"method": TITLES[method], "epochs": epochs, "seeds": n_seeds}
+                    row |= {name: with_error(values[:, k].tolist(), DIGITS[name]) for name, values in curves.items()}
                     rows.append(row)
             tables.append(Table(f"More epochs, {task}", rows, note))
         return tables
@@ -213,17 +233,18 @@ class Epochs(Experiment):
         columns = (
             ("coverage inside", "share in 90 %, inside"),
             ("coverage outside", "share in 90 %, outside"),
-            ("NLL inside", "NLL inside, nats"),
+            ("NLL outside", "NLL outside, nats"),
         )
         for row, task in zip(axes, tasks, strict=True):
             for ax, (name, title) in zip(row, columns, strict=True):
-                for method in METHODS:
+                for method in TITLES:
                     own = select(results, task=task, method=method)
                     if own:
-                        means = np.mean([result[name] for result in own], axis=0)
-                        ax.plot(
-                            own[0]["epochs"], means, "o-", ms=3.5, color=colour(TITLES[method]), label=TITLES[method]
-                        )
+                        means = _pooled(own, name).mean(axis=0)
+                        name_of = TITLES[method]
+                        style = "o--" if "counting twice" in name_of else "o-"
+                        look = {"color": colour(name_of), "label": name_of}
+                        ax.plot(own[0]["epochs"], means, style, ms=3.5, lw=1.5, **look)
                 ax.set_xscale("log")
                 ticks = sorted({epochs for result in select(results, task=task) for epochs in result["epochs"]})
                 ax.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks], rotation=45, fontsize=8)
@@ -234,17 +255,61 @@ class Epochs(Experiment):
                     ax.set_ylim(-0.03, 1.03)
                 else:
                     ax.set_yscale("symlog", linthresh=2.0)
-                    ax.set_ylim(bottom=-1.5)
-                    levels = [level for level in NLL_TICKS if level <= max(2.0, ax.get_ylim()[1])]
+                    lowest = min(line.get_ydata().min() for line in ax.get_lines())
+                    ax.set_ylim(-1.5 if lowest < 1.0 else 1.0, max(2.0, 1.3 * ax.get_ylim()[1]))
+                    levels = [level for level in NLL_TICKS if ax.get_ylim()[0] <= level <= ax.get_ylim()[1]]
                     ax.set_yticks(levels, labels=[f"{level:g}" for level in levels])
                     ax.minorticks_off()
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
-        figure.savefig(folder / "epochs.png", dpi=130)  # many panels, and the guide wants small files
-        n_seeds = len({result["seed"] for result in results})
-        return [
-            Picture("epochs.png", f"Means over {n_seeds} seeds; the dotted line is what 90 % intervals should hold.")
-        ]
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+        figure.savefig(folder / "epochs.png", dpi=115)  # many panels, and the guide wants small files
+        n_seeds = len({seed for result in results for seed in _seeds(result)})
+        caption = (
+            f"Means over {n_seeds} seeds, in the range of the data and beside it; dotted: what intervals should hold."
+        )
+        return [Picture("epochs.png", caption)]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From the units of a task to those that networks see."""
+
+    x_mean: float
+    x_std: float
+    y_mean: float
+    y_std: float
+
+    def x(self, x: Floats) -> Floats:
+        return (x - self.x_mean) / self.x_std
+
+    def y(self, y: Floats) -> Floats:
+        return (y - self.y_mean) / self.y_std
+
+
+def _standardised(task: Task, seed: int) -> tuple[Scale, Draw]:
+    """Training data of a seed."""
+    x, y = task.draw(*task.inside, task.n_train, [seed, 0])
+    scale = Scale(x.mean(), x.std(), y.mean(), y.std())
+    return scale, Draw(scale.x(x), scale.y(y), float((task.noise_std / scale.y_std) ** 2), seed)
+
+
+def _tests(task: Task, seed: int) -> dict[str, tuple[Floats, Floats]]:
+    """New points, in the range of the data and beside it."""
+    found = {}
+    for place, intervals in {"inside": (task.inside,), "outside": task.outside}.items():
+        draws = [task.draw(*ends, N_TEST, [seed, 1, k]) for k, ends in enumerate(intervals)]
+        found[place] = (np.concatenate([x for x, _ in draws]), np.concatenate([y for _, y in draws]))
+    return found
+
+
+def _pooled(results: Sequence[Result], name: str) -> Floats:
+    """A score of all seeds, (seed, checkpoint): pieces hold one seed or several."""
+    return np.concatenate([np.atleast_2d(result[name]) for result in results])
+
+
+def _seeds(result: Result) -> list[int]:
+    seeds: list[int] = [result["seed"]] if result["method"] in ALONE else result["seeds"]
+    return seeds
 
 
 def _scores(mean: Floats, var: Floats, y: Floats) -> dict[str, float]:

@@ -16,7 +16,18 @@ from bayesmp import metrics
 from benchmarks.datasets import Source
 from benchmarks.networks import mlp
 from experiments import mislabelled
-from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, UnavailableError, select
+from experiments.base import (
+    Experiment,
+    Options,
+    Picture,
+    Piece,
+    Record,
+    Result,
+    Table,
+    UnavailableError,
+    in_plain_words,
+    select,
+)
 from experiments.palette import colour, new_figure, tidy
 
 N_IMAGES, EPOCHS, BATCH_SIZE, HIDDEN = 2560, 30, 128, 100
@@ -104,14 +115,18 @@ class Forget(Experiment):
         for kind in KINDS:
             own = select(results, kind=kind)
             for k, first in enumerate(own[0]["rows"] if own else ()):
-                row: dict[str, Any] = {"removed": KINDS[kind], "state": first["state"], "seeds": len(own)}
+                row: dict[str, Any] = {
+                    "removed": KINDS[kind],
+                    "state": in_plain_words(first["state"]),
+                    "seeds": len(own),
+                }
                 for name in ("distance", "NLL", "NLL removed", "seconds"):
                     values = [result["rows"][k][name] for result in own]
                     row[name] = None if values[0] is None else float(np.mean(values))
                 rows.append(row)
         note = (
-            "Distance: to the network that was trained without them. The last row, the same training with other "
-            "batches, says how near two such networks are. NLL: on the test images, and on those that were removed."
+            "Distance: to the network that was trained without them. The last row of each, the same training with "
+            "other batches, says how near two such networks are. NLL: on the test images, and on those removed."
         )
         wrong = select(results, kind=WRONG)
         tables = [Table(self.title, rows, note)] if rows else []
@@ -133,14 +148,17 @@ class Forget(Experiment):
             means = np.mean([[row["distance"] for row in result["rows"]] for result in own], axis=0)
             path = [k for k, state in enumerate(states) if "trained" not in state]
             ax.plot(range(len(path)), means[path], "o-", color=colour("ours"))
-            ax.axhline(means[-1], color=colour("truth"), lw=0.8, ls=":", label="other batches")
-            labels = [states[k].replace("removed, ", "+") for k in path]
+            ax.axhline(means[-1], color=colour("truth"), lw=0.8, ls=":", label="two trainings without them")
+            labels = [in_plain_words(states[k]).replace("removed, ", "+") for k in path]
             ax.set_xticks(range(len(path)), labels=labels, rotation=30, fontsize=8)
-            tidy(ax, title=KINDS[kind], ylabel="distance to trained without", ylim=(0, None))
-            ax.legend(frameon=False)
+            tidy(ax, title=KINDS[kind], ylabel="distance to trained without", ylim=(0, 1.1 * means.max()))
+            ax.legend(frameon=False, loc="lower left")
         figure.savefig(folder / "distance.png")
         n_seeds = len({result["seed"] for result in results if result["kind"] in KINDS})
-        return Picture("distance.png", f"How far from never having seen them; means over {n_seeds} seeds.")
+        return Picture(
+            "distance.png",
+            f"Distance of class probabilities (0 to 1) to a network that never saw them; means over {n_seeds} seeds.",
+        )
 
 
 def chosen_rows(y: Tensor, kind: str, seed: int) -> Tensor:

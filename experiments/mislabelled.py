@@ -16,7 +16,7 @@ from torch import Tensor
 import bayesmp as bmp
 from bayesmp import metrics
 from benchmarks.datasets import Images
-from experiments.base import Picture, Record, Result, Table
+from experiments.base import Picture, Record, Result, Table, in_plain_words
 from experiments.palette import colour, new_figure, tidy
 
 N_CLASSES = 10
@@ -126,7 +126,7 @@ def table(results: Sequence[Result]) -> Table:
     """Means over seeds, a row per state."""
     columns = {name: _means(results, name) for name in COLUMNS}
     rows = [
-        {"state": state, "seeds": len(results), **{name: columns[name].get(state) for name in COLUMNS}}
+        {"state": in_plain_words(state), "seeds": len(results), **{name: columns[name].get(state) for name in COLUMNS}}
         for state in (row["state"] for row in results[0]["rows"])
     ]
     share, auroc, seconds, n = (

@@ -17,7 +17,7 @@ COLOURS = {
     "ours, counting twice": "#b0413e",
     "sequential": "#3b8f5a",
     "sequential, counting twice": "#5a1a18",
-    "scalar graph": "#8c5fa8",
+    "scalar graph": "#3f2a73",
     "NUTS": SOFT,
     "truth": INK,
     "AdamW": ORANGE,

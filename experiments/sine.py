@@ -25,9 +25,10 @@ NOISE_STD = 0.05
 N_TEST = 1000
 N_GRID = 161
 COLUMNS = 3  # panels beside each other
-RMSE_TICKS, NLL_TICKS = (0.05, 0.1, 0.2, 0.5), (-1.5, -1, 0, 1, 2, 5, 10, 20, 50, 100)
+RMSE_TICKS, NLL_TICKS = (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0), (-1.5, -1, 0, 1, 2, 5, 10, 20, 50, 100)
 OTHER_DRAW = 2_000_000  # added to a seed for data to test on; 1,000,000 served to choose the batch size
 METHODS = {"parallel": "ours", "sequential": "sequential"}  # name in tables -> in the palette
+TITLES = {"parallel": "parallel (ours)", "sequential": "sequential (the paper's way)"}
 
 Floats = NDArray[np.float64]
 
@@ -145,7 +146,7 @@ class Sine(Experiment):
         figure = new_figure()
         sizes = _sizes(results, self.size)
         for ax, (name, title, ideal) in zip(
-            figure.subplots(1, 2), (("rmse", "RMSE", NOISE_STD), ("nll", "NLL", -1.58)), strict=True
+            figure.subplots(1, 2), (("rmse", "RMSE", NOISE_STD), ("nll", "NLL, nats,", -1.58)), strict=True
         ):
             for shift, (method, key) in zip((-0.08, 0.08), METHODS.items(), strict=True):
                 own = {size: select(results, method=method, **{self.size: size}) for size in sizes}
@@ -156,12 +157,13 @@ class Sine(Experiment):
                 for k, found in zip(places, values, strict=True):
                     ax.plot([k + shift] * len(found), found, ".", color=colour(key), alpha=0.35, ms=5)
                 medians = [float(np.median(found)) for found in values]
-                ax.plot([k + shift for k in places], medians, "o-", color=colour(key), ms=4, label=method)
+                ax.plot([k + shift for k in places], medians, "o-", color=colour(key), ms=4, label=TITLES[method])
             ax.axhline(ideal, color=colour("truth"), lw=0.8, ls=":", label="knowing the function")
             ax.set_xticks(range(len(sizes)), labels=[str(size) for size in sizes])
             tidy(ax, xlabel=_axis_title(self.size), ylabel=f"{title} on new points")
         figure.axes[0].set_yscale("log")
-        figure.axes[0].set_yticks(RMSE_TICKS, labels=[f"{tick:g}" for tick in RMSE_TICKS], minor=False)
+        ticks = [tick for tick in RMSE_TICKS if tick <= figure.axes[0].get_ylim()[1]]
+        figure.axes[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         figure.axes[0].minorticks_off()
         figure.axes[1].set_yscale("symlog", linthresh=2.0)
         ticks = [tick for tick in NLL_TICKS if tick <= max(2.0, figure.axes[1].get_ylim()[1])]
@@ -184,11 +186,17 @@ class Sine(Experiment):
                     ax.set_axis_off()
                     continue
                 self._draw_panel(found[0], method, ax)
-                ax.set_title(f"{method}, {self.size} {size}", fontsize=9)
+                ax.set_title(f"{method}, {_of_size(self.size, size)}", fontsize=9)
+        for ax in axes[-1]:
+            ax.set_xlabel("x")
+        for row in axes:
+            row[0].set_ylabel("y")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
         figure.savefig(folder / "bands.png")
-        return Picture("bands.png", "Seed 0: mean, and two standard deviations of a new target, noise included.")
+        return Picture(
+            "bands.png", "Seed 0: mean, and two standard deviations of a new target, noise included. Parallel: ours."
+        )
 
     def _draw_panel(self, result: Result, method: str, ax: Any) -> None:
         high, n_points = result["high"], result["n_points"]
@@ -266,6 +274,10 @@ def _sizes(results: Sequence[Result], size: str) -> list[int]:
 def _some(sizes: list[int], n: int) -> list[int]:
     """At most n of them, from the first to the last."""
     return [sizes[round(k)] for k in np.linspace(0, len(sizes) - 1, min(n, len(sizes)))]
+
+
+def _of_size(what: str, size: int) -> str:
+    return f"{size} layers" if what == "layers" else f"width {size}"
 
 
 def _axis_title(size: str) -> str:

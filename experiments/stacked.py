@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from bayesmp.equations.likelihood import gaussian_to_latent
 from bayesmp.gaussian import Gaussian
+from bayesmp.heads.regression import Regression
 from bayesmp.layers.base import Memory
 from bayesmp.network import Network
 from bayesmp.regime import EXAMPLE_BY_EXAMPLE
@@ -31,10 +33,10 @@ Swept = tuple[Tensor, Tensor, dict[int, Pair]]  # tau and rho of an example's ne
 
 
 class StackedVisit:
-    """One visit to a batch by k networks of the same layers and head: weights start at the priors, messages at nothing.
+    """One visit to a batch by k networks of the same layers: weights start at the priors, messages at nothing.
 
     Args:
-        networks: in float64; they differ by their priors.
+        networks: in float64, for regression with known noise; they differ by their priors and this noise.
         x, y: the batch of each network, (k, n, ...) and (k, n, o), in float64.
     """
 
@@ -42,6 +44,7 @@ class StackedVisit:
         first = networks[0]
         assert all(network.dtype == torch.float64 for network in networks) and x.dtype == y.dtype == torch.float64
         self.x, self.y = x, y
+        self._noise_var = x.new_tensor([_known_noise(network) for network in networks])
         self.prior = Gaussian(
             torch.stack([network.prior.tau for network in networks]),
             torch.stack([network.prior.rho for network in networks]),
@@ -108,13 +111,16 @@ class StackedVisit:
         self._own = [Gaussian(*pair) for pair in state["own"]]
         self._arriving = state["arriving"]
 
-    def _arguments(self, index: int) -> tuple[Pair, Pair, dict[int, Pair], Tensor, Tensor]:
+    def _arguments(self, index: int) -> tuple[Pair, Pair, dict[int, Pair], Tensor, Tensor, Tensor]:
         """What the sweep of an example needs."""
         own, example = self._own[index], slice(index, index + 1)
         marginal = (self.marginal.tau, self.marginal.rho)
-        return marginal, (own.tau, own.rho), self._arriving[index], self.x[:, example], self.y[:, example]
+        data = self.x[:, example], self.y[:, example], self._noise_var
+        return marginal, (own.tau, own.rho), self._arriving[index], *data
 
-    def _sweep_one(self, marginal: Pair, own: Pair, arriving: dict[int, Pair], x: Tensor, y: Tensor) -> Swept:
+    def _sweep_one(
+        self, marginal: Pair, own: Pair, arriving: dict[int, Pair], x: Tensor, y: Tensor, noise_var: Tensor
+    ) -> Swept:
         """`SequentialVisit._sweep` of one network, as a function of tensors."""
         visit, graph = self._visit, self._visit.network.graph
         visit.marginal = Gaussian(*marginal)
@@ -124,10 +130,16 @@ class StackedVisit:
         ]
         weights = visit._weights(ExampleState(Gaussian(*own)))
         trace = graph.sweep_out(x, weights, EXAMPLE_BY_EXAMPLE, memories=memories)
-        m_back = visit.network.head.to_latent(trace.outputs, y, visit.head_log_weights)
-        returned = graph.sweep_back(trace, m_back)
+        returned = graph.sweep_back(trace, gaussian_to_latent(y, noise_var))
         new = visit.network.pack(returned.to_weights)
         return new.tau, new.rho, {index: (m.tau, m.rho) for index, m in returned.arriving.items()}
+
+
+def _known_noise(network: Network) -> float:
+    """The variance of the noise that the network's head was given."""
+    head = network.head
+    assert isinstance(head, Regression) and isinstance(head.noise_var, (int, float)), "stacked noise must be known"
+    return float(head.noise_var)
 
 
 def visit_all(

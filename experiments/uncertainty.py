@@ -29,6 +29,7 @@ SIGMAS = (1, 2, 3)
 MASSES = np.arange(0.02, 0.985, 0.02)  # of the central intervals
 CHUNKS = {"ours": 10, "sequential": 50}  # networks per piece; sequential ones are trained along one axis
 METHODS = {"ours": "ours", "sequential": "sequential"}
+TITLES = {"ours": "ours", "sequential": "the paper's way, by us"}
 PAPER = {"left": (0.61, 0.86, 0.93), "right": (0.36, 0.68, 0.90), "correlations": (0.99, 0.96, 0.90)}
 
 Floats = NDArray[np.float64]
@@ -123,7 +124,7 @@ class Uncertainty(Experiment):
             mean, std = _stacked(own)
             sizes.append(len(mean))
             for ax, curve in zip(axes, _far_curves(mean, std, MASSES), strict=True):
-                ax.plot(MASSES, curve, color=colour(METHODS[method]), lw=1.8, label=method)
+                ax.plot(MASSES, curve, color=colour(METHODS[method]), lw=1.8, label=TITLES[method])
         for ax, title in zip(axes, (f"x < -{FAR:g}", f"x > {FAR:g}"), strict=True):
             published = PAPER["left" if title.startswith("x <") else "right"]
             ax.plot(
@@ -134,7 +135,7 @@ class Uncertainty(Experiment):
                 color=colour("truth"),
                 ms=5,
                 clip_on=False,
-                label="the paper",
+                label="the paper, published",
             )
             ax.plot([0, 1], [0, 1], color=colour("truth"), lw=0.8, ls=":", label="calibrated")
             tidy(ax, title=title, xlabel="credible mass of the interval", xlim=(0, 1), ylim=(0, 1.02))
@@ -164,7 +165,7 @@ class Uncertainty(Experiment):
                 ax.fill_between(x, mean - width * std, mean + width * std, color=key, alpha=alpha, lw=0)
             ax.plot(x, mean, color=key, lw=1.4)
             ax.plot(GRID, data.sine_function(GRID), color=colour("truth"), lw=0.7)
-            tidy(ax, title=method, xlabel="x", ylim=(-30, 30))
+            tidy(ax, title=TITLES.get(method, method), xlabel="x", ylim=(-30, 30))
         figure.axes[0].set_ylabel("f(x)")
         figure.savefig(folder / "bands.png")
         return Picture("bands.png", "Seed 0: mean and 1, 2, 3 standard deviations of the function; black: the truth.")

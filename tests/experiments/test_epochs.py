@@ -31,23 +31,39 @@ def test_counting_twice_gives_the_posterior_of_data_counted_as_often():
         assert float(network.marginal.mean[0]) == pytest.approx(mean, rel=1e-3)
 
 
+def sequential(hidden, *, counts_twice, n_epochs):
+    x, y = line()
+    learner = epochs.Sequential([epochs.Draw(x, y, 0.01, 0)], hidden, counts_twice=counts_twice)
+    learner.train(n_epochs)
+    return learner.networks[0]
+
+
 def test_messages_multiplied_in_twice_count_data_as_often():
     """Without hidden layers precisions are nearly those of independent weights: four rounds are four copies of the
     data.
     """
-    x, y = line()
-    for kind, copies in ((epochs.Sequential, 1), (epochs.SequentialTwice, 4)):
-        learner = kind(x, y, (), noise_var=0.01, seed=0)
-        learner.train(4)
+    x, _ = line()
+    for counts_twice, copies in ((False, 1), (True, 4)):
+        network = sequential((), counts_twice=counts_twice, n_epochs=4)
         design = np.column_stack([x[:, 0], np.ones(len(x))])
-        prior = learner._network.prior
-        expected = prior.rho.numpy() + copies * (design**2).sum(0) / 0.01
-        ratio = learner._network.marginal.rho.numpy() / expected
+        expected = network.prior.rho.numpy() + copies * (design**2).sum(0) / 0.01
+        ratio = network.marginal.rho.numpy() / expected
         assert (ratio > 0.8).all() and (ratio <= 1.0 + 1e-9).all(), "what both weights share is not counted for each"
-    once, twice = (kind(x, y, (8,), noise_var=0.01, seed=0) for kind in (epochs.Sequential, epochs.SequentialTwice))
-    for learner in (once, twice):
-        learner.train(12)
-    assert (twice._network.marginal.rho / once._network.marginal.rho).median() > 4.0
+    once, twice = (sequential((8,), counts_twice=counts_twice, n_epochs=12) for counts_twice in (False, True))
+    assert (twice.marginal.rho / once.marginal.rho).median() > 4.0
+
+
+def test_networks_trained_together_have_the_noise_of_their_own_data():
+    """Each draw is standardised by its own deviation, so the known noise differs; alone they learn the same."""
+    x, y = line(n=12)
+    draws = [epochs.Draw(x, y, 0.01, 0), epochs.Draw(x, y[::-1].copy(), 0.3, 0)]
+    together = epochs.Sequential(draws, (4,))
+    together.train(3)
+    for k, draw in enumerate(draws):
+        alone = epochs.Sequential([draw], (4,))
+        alone.train(3)
+        np.testing.assert_allclose(together.predict(k, x), alone.predict(0, x), rtol=1e-6)
+    assert together.predict(1, x)[1].min() > 0.3 > together.predict(0, x)[1].min()
 
 
 def test_ours_does_not_get_surer_and_counting_twice_does():
