@@ -133,7 +133,8 @@ def total_leverage(
     seed: int = 0,
     settings: Settings = SETTINGS,
 ) -> float:
-    """How much all data hold of their own outputs, the degrees of freedom, where the belief does not know it.
+    """How much all data hold of their own outputs, the degrees of freedom, where the belief does not know it. Some
+    examples that stand for all tell too few, unless they have many more outputs than that.
 
     Args:
         network, belief: as trained on the data.

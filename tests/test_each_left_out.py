@@ -218,9 +218,9 @@ def test_all_leverages_together_are_those_of_dense_algebra():
     trainer = a_classifier(n=200)
     network, x = trainer.network, trainer.x
     with torch.no_grad():
-        rho = torch.full((len(x), 3), 4.0, dtype=x.dtype)
+        rho = torch.full((len(x), 3), 0.05, dtype=x.dtype)
         rows = slopes_of(network, x)
-        gram = 4.0 * rows @ rows.T
+        gram = 0.05 * rows @ rows.T
         truth = float(torch.linalg.solve(gram + torch.eye(len(gram)).to(gram), gram).trace())
         settings = Settings(balance_steps=200, balance_tolerance=1e-8)
         belief = rough_belief(trainer, 50)
