@@ -124,9 +124,13 @@ def outside_share(inside: Tensor, outside: Tensor, precision: Tensor, leverage: 
         leverage: what all these examples hold of their own outputs.
     """
 
-    def held(share: float) -> float:
-        found = with_own(inside + share * outside, precision)
-        return float((found.diagonal(dim1=1, dim2=2) * precision).sum())
+    root = precision.double().sqrt()
+    scaled = [root[:, :, None] * part.double() * root[:, None, :] for part in (inside, outside)]
+    eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
+
+    def held(share: float) -> float:  # tr(A (I + A)^{-1}) with A = R W R, R = Q^{1/2}
+        left = torch.linalg.inv(eye + scaled[0] + share * scaled[1])
+        return float((1.0 - left.diagonal(dim1=1, dim2=2)).sum())
 
     low, high = 0.0, 1.0
     while held(high) < leverage and high < MAX_SHARE:
