@@ -48,13 +48,12 @@ class Lines:
         network: at its current means.
         x: the examples, on any device.
         precision: Q, (n, o), with which each speaks about its outputs.
-        weight: for how many of the data each of them stands.
     """
 
-    def __init__(self, network: Network, x: Tensor, precision: Tensor, *, weight: float = 1.0) -> None:
+    def __init__(self, network: Network, x: Tensor, precision: Tensor) -> None:
         self.network, self.linearised = network, network.linearised
         size = network.rows_at_once(1)
-        self.x, self.precision = x.split(size), (weight * precision).split(size)
+        self.x, self.precision = x.split(size), precision.split(size)
         width = sum(int(torch.Size(shape).numel()) for shape in network.shapes)
         self.kept = list(self._sweep()) if 4 * len(x) * width <= KEPT_NUMBERS else None
 
@@ -116,61 +115,26 @@ def find_balance(
         seed: of the signs.
     """
     lines = Lines(network, x, precision)
-    solved = _solver(network, belief, lines, settings)
-    steps = lines.along(solved(lines.back(slope) + _prior_slope(network)))
-    if belief.is_exact:
-        return Balance(steps, None)
-    return Balance(steps, _leverages(lines, precision, solved, seed=seed, n_draws=settings.leverage_draws))
-
-
-def total_leverage(
-    network: Network,
-    belief: Belief,
-    x: Tensor,
-    precision: Tensor,
-    *,
-    weight: float,
-    seed: int = 0,
-    settings: Settings = SETTINGS,
-) -> float:
-    """How much all data hold of their own outputs, the degrees of freedom, where the belief does not know it. Some
-    examples that stand for all tell too few, unless they have many more outputs than that.
-
-    Args:
-        network, belief: as trained on the data.
-        x, precision: some of them, and Q (n, o).
-        weight: for how many of the data each stands.
-    """
-    lines = Lines(network, x, precision, weight=weight)
-    found = _leverages(lines, precision, _solver(network, belief, lines, settings), seed=seed, n_draws=1)
-    return weight * float(found.sum())
-
-
-def _solver(network: Network, belief: Belief, lines: Lines, settings: Settings) -> Callable[[Tensor], Tensor]:
-    """H^{-1} applied to a flat vector."""
 
     def guess(vector: Tensor) -> Tensor:
         flat = network.flat
         return flat.from_matrices(belief.solve(flat.to_matrices(vector)))
 
+    def solved(vector: Tensor) -> Tensor:
+        if belief.is_exact:
+            return guess(vector)
+        n_steps, tolerance = settings.balance_steps, settings.balance_tolerance
+        return solve(lines.curvature, guess, vector, max_steps=n_steps, tolerance=tolerance)
+
+    steps = lines.along(solved(lines.back(slope) + _prior_slope(network)))
     if belief.is_exact:
-        return guess
-    n_steps, tolerance = settings.balance_steps, settings.balance_tolerance
-    return lambda vector: solve(lines.curvature, guess, vector, max_steps=n_steps, tolerance=tolerance)
-
-
-def _leverages(
-    lines: Lines, precision: Tensor, solved: Callable[[Tensor], Tensor], *, seed: int, n_draws: int
-) -> Tensor:
-    """The diagonal of A = Q^{1/2} J H^{-1} J^T Q^{1/2}, summed over the outputs of each example, (n,), from random
-    signs.
-    """
+        return Balance(steps, None)
     generator, root = torch.Generator().manual_seed(seed), precision.sqrt()
     leverage = torch.zeros(len(root), dtype=torch.float64, device=root.device)
-    for _ in range(n_draws):
+    for _ in range(settings.leverage_draws):
         signed = (2.0 * torch.randint(0, 2, root.shape, generator=generator) - 1.0).to(root) * root
         leverage += (signed * lines.along(solved(lines.back(signed)))).sum(1).double()
-    return leverage / n_draws
+    return Balance(steps, leverage / settings.leverage_draws)
 
 
 def solve(

@@ -31,17 +31,13 @@ class EachLeftOut:
 
 
 def can_leave_each_out(network: Network, x: Tensor, *, settings: Settings = SETTINGS) -> bool:
-    """Whether `leave_each_out` answers for a network with these training data, all of them."""
-    return len(x) <= settings.judged_examples and rests_at_the_mean(network, x)
-
-
-def rests_at_the_mean(network: Network, x: Tensor) -> bool:
-    """Whether training ends near the posterior mean of the linearised network, so that conjugate gradients tell of it.
+    """Whether `leave_each_out` answers for a network with these training data, all of them.
 
     Labels alone: noise is judged at the outputs without the example and then trained with, so that another rule for
-    these would be another training. And not where sweeps count the variance of activations as noise.
+    these would be another training. And not where sweeps count the variance of activations as noise: their rest is
+    not the posterior mean of the linearised network.
     """
-    if network.head.has_noise:
+    if len(x) > settings.judged_examples or network.head.has_noise:
         return False
     return not bool(network.gradients_and_noise(x[:1].to(network.device))[2].any())
 

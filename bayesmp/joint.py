@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesmp.balance import total_leverage
 from bayesmp.belief import Belief, Plan
-from bayesmp.each_left_out import can_leave_each_out, leave_each_out, rests_at_the_mean
+from bayesmp.each_left_out import can_leave_each_out, leave_each_out
 from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
@@ -156,13 +155,12 @@ class _Judged:
 def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, settings: Settings) -> _Judged:
     """Leave-one-out outputs of the first `judged_examples`.
 
-    Leverages of all examples, and that of the past, must add up to the degrees of freedom. Where the belief is not
-    exact they come to more, because what the span misses of an example is spread evenly although its own data lie
-    just there; one factor for all puts that right. How many degrees there are, conjugate gradients tell where they can
-    (balance.py), else the belief, which counts a little too many. It is about the hold of examples on their own
-    outputs: the variance at other inputs, for which they stand when left out, is the belief's own. Only where sweeps
-    take activations for noisy, as around convolutions, it stays scaled: pulls are weaker there, leave-one-out a little
-    optimistic, and a link that is judged at all of the variance too sharp (docs/lab-notes.md).
+    Leverages of all examples, and that of the past, must add up to the degrees of freedom of the belief. Where it is
+    not exact they come to more, because what the span misses of an example is spread evenly although its own data lie
+    just there; one factor for all puts that right. It is about the hold of examples on their own outputs: the variance
+    at other inputs, for which they stand when left out, is the belief's own. Only where sweeps take activations for
+    noisy, as around convolutions, it stays scaled: pulls are weaker there, leave-one-out a little optimistic, and a
+    link that is judged at all of the variance too sharp (docs/lab-notes.md).
     """
     network = examples.network
     if examples.weight == 1.0 and can_leave_each_out(network, examples.x, settings=settings):
@@ -181,17 +179,13 @@ def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, set
     share, limit = 1.0, settings.max_leverage[0]
     if not evidence.basis.is_exact:
         limit = settings.max_leverage[1]
-        precision = torch.cat([head.to_latent(part.m_out, part.y, log_weights).rho for part, _ in parts])
-        var = torch.cat([covariance.diagonal(dim1=1, dim2=2) for _, covariance in parts])
-        belief, weight = evidence.belief, n_data / n_judged
-        held = weight * float((var * precision).sum())
-        x = torch.cat([part.x for part, _ in parts])
-        if network.past is None and rests_at_the_mean(network, x):
-            all_held, total = held, total_leverage(network, belief, x, precision, weight=weight, settings=settings)
-        else:
-            all_held = held if network.past is None else held + belief.leverage(network.past)
-            total = belief.degrees_of_freedom
-        share = min(1.0, max(0.0, total) / max(all_held, 1e-30))
+        leverage = sum(
+            float((covariance.diagonal(dim1=1, dim2=2) * head.to_latent(part.m_out, part.y, log_weights).rho).sum())
+            for part, covariance in parts
+        )
+        past = examples.network.past
+        held = leverage * n_data / n_judged + (0.0 if past is None else evidence.belief.leverage(past))
+        share = min(1.0, evidence.belief.degrees_of_freedom / max(held, 1e-30))
     left, n_clipped, constant = [], 0, None
     for part, covariance in parts:
         found, clipped = leave_out(

@@ -6,7 +6,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp import evidence
-from bayesmp.balance import find_balance, solve, total_leverage
+from bayesmp.balance import find_balance, solve
 from bayesmp.belief import Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out
 from bayesmp.leave_one_out import outside_share, pull_of, with_own, without_own
@@ -211,19 +211,3 @@ def test_noisy_targets_noisy_sweeps_and_many_examples_have_their_own_rules():
     layers = [bmp.Conv2d(1, 2, 3), bmp.LeakyReLU(0.1), bmp.Flatten(), bmp.Linear(32, 3)]
     images = bmp.Network(layers, bmp.Argmax(), seed=0, input_shape=(1, 6, 6))
     assert not can_leave_each_out(images, torch.randn(6, 1, 6, 6))
-
-
-def test_all_leverages_together_are_those_of_dense_algebra():
-    """From a rough belief and one draw of signs; a half of the data, each for two, tells nearly the same."""
-    trainer = a_classifier(n=200)
-    network, x = trainer.network, trainer.x
-    with torch.no_grad():
-        rho = torch.full((len(x), 3), 0.05, dtype=x.dtype)
-        rows = slopes_of(network, x)
-        gram = 0.05 * rows @ rows.T
-        truth = float(torch.linalg.solve(gram + torch.eye(len(gram)).to(gram), gram).trace())
-        settings = Settings(balance_steps=200, balance_tolerance=1e-8)
-        belief = rough_belief(trainer, 50)
-        assert total_leverage(network, belief, x, rho, weight=1.0, settings=settings) == pytest.approx(truth, rel=0.1)
-        half = total_leverage(network, belief, x[:100], rho[:100], weight=2.0, settings=settings)
-        assert half == pytest.approx(truth, rel=0.25)

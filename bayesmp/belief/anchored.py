@@ -60,8 +60,11 @@ class AnchoredBasis:
 
     @property
     def couples(self) -> list[bool]:
-        """Per layer, whether what the span misses is kept with the covariances of inputs."""
-        return [a.inputs is not None and a.inputs.shape[1] <= MOST_COUPLED for a in self.anchors]
+        """Per layer, whether what the span misses is kept with the covariances of inputs: in networks of dense layers.
+        Around shared weights it changes little, and the belief would count far too many degrees of freedom.
+        """
+        sizes = [0 if anchor.inputs is None else anchor.inputs.shape[1] for anchor in self.anchors]
+        return [all(sizes) and size <= MOST_COUPLED for size in sizes]
 
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
