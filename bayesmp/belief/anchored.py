@@ -12,12 +12,11 @@ from torch import Tensor
 
 from bayesmp.arithmetic import eigh, exact_products
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import Belief, Gradients, chunks, lifted, total
+from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, total
 from bayesmp.belief.past import Past
 from bayesmp.belief.spread import Spread
 from bayesmp.layers.base import Gradient
 
-MOST_COUPLED = 4096  # inputs of a layer; more would need too large a matrix
 NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
 
 

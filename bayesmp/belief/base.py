@@ -16,6 +16,7 @@ from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
 MAX_RANK = 1024  # dimension of the space in which H is kept; 3 matrices of its square in float64
+MOST_COUPLED = 4096  # inputs of a layer whose covariances are kept outside the anchors' span; more take too much room
 GRAM_BLOCKS = 4  # of columns, in a product that is symmetric: 5/8 of it are computed
 CHUNK = {"cpu": 500_000, "cuda": 64_000_000}  # numbers of a product along the anchors that are at work at once; on a
 # CPU they stay in its cache
@@ -54,9 +55,11 @@ def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
     n_weights = layout.n_weights
     if n_weights <= min(n_rows, MAX_RANK):
         return Plan("full", n_weights, True, 8 * n_weights**2)
-    rank = n_rows if n_rows <= MAX_RANK else max_rank
+    is_exact = n_rows <= MAX_RANK
+    rank = n_rows if is_exact else max_rank
     per_anchor = sum(sum(part.shape) for part in layout.prior_vars)
-    return Plan("anchored", rank, n_rows <= MAX_RANK, 24 * rank**2 + 4 * rank * per_anchor)
+    widths = [part.shape[1] for part in layout.prior_vars if part.shape[1] <= MOST_COUPLED and not is_exact]
+    return Plan("anchored", rank, is_exact, 24 * rank**2 + 4 * rank * per_anchor + 4 * sum(n**2 for n in widths))
 
 
 class Belief(ABC):
