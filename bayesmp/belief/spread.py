@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from bayesmp.arithmetic import eigh
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,12 @@ class Spread:
         scale = self.values.double().sqrt()
         eye = torch.eye(len(scale), dtype=scale.dtype, device=scale.device)
         within = eye + scale[:, None] * (precision + rounding * eye) * scale
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(within))
+        factor, fails = torch.linalg.cholesky_ex(within)
+        if bool(fails):  # more rounding than that; but data never take anything away
+            values, vectors = eigh(within)
+            inverse = (vectors / values.clamp_min(1.0)) @ vectors.T
+        else:
+            inverse = torch.cholesky_inverse(factor)
         found = scale[:, None] * inverse * scale
         return Spread((0.5 * (found + found.T)).to(self.values), couples=True)
 
@@ -76,15 +84,21 @@ class Spread:
         """Of each weight if all others were known, (o, i)."""
         if not self.couples:
             return self.values.expand(shape)
-        precision = torch.linalg.inv(self.values.double())
-        return (1.0 / precision.diagonal()).to(self.values).expand(shape)
+        values, vectors = self._spectrum
+        return (1.0 / (vectors.square() @ (1.0 / values))).to(self.values).expand(shape)
 
     def draw_slopes(self, noise: Tensor) -> Tensor:
         """A matrix (o, i) of this spread's precision as covariance, from independent noise (o, i) of variance 1."""
         if not self.couples:
             return noise * self.values.rsqrt()
-        factor = torch.linalg.cholesky(self.values.double())  # C C^T; its inverse is C^{-T} C^{-1}
-        return torch.linalg.solve_triangular(factor, noise.double(), upper=False, left=False).to(noise)
+        values, vectors = self._spectrum
+        return ((noise.double() @ vectors * values.rsqrt()) @ vectors.T).to(noise)
+
+    @cached_property
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues, those that may be rounding only put up to it, and eigenvectors of a coupled one, in float64."""
+        values, vectors = eigh(self.values.double())
+        return values.clamp_min(torch.finfo(self.values.dtype).eps * float(values[-1])), vectors
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Spread:
         return Spread(function(self.values), self.couples)
