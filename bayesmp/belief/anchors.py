@@ -42,8 +42,7 @@ class LayerAnchors:
     @classmethod
     def of(cls, gradient: Gradient, prior_var: Tensor) -> LayerAnchors:
         """From the gradient (1, m, ...) of the anchors."""
-        is_even = bool((prior_var == prior_var[:1]).all())
-        if gradient.inputs.shape[1] == 1 and is_even:
+        if gradient.inputs.shape[1] == 1 and Spread.of(prior_var).is_even:
             return cls(gradient.inputs[:, 0], gradient.slopes[0, :, 0], None)
         return cls(None, None, gradient.flat()[0])
 
