@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bayesmp.balance import find_balance
 from bayesmp.belief import Belief
+from bayesmp.evidence import plan_belief
 from bayesmp.gaussian import Moments
 from bayesmp.leave_one_out import TakenOut, outside_share, pull_of, with_own, without_own
 from bayesmp.network import Network
@@ -33,11 +34,14 @@ class EachLeftOut:
 def can_leave_each_out(network: Network, x: Tensor, *, settings: Settings = SETTINGS) -> bool:
     """Whether `leave_each_out` answers for a network with these training data, all of them.
 
-    Labels alone: noise is judged at the outputs without the example and then trained with, so that another rule for
-    these would be another training. And not where sweeps count the variance of activations as noise: their rest is
-    not the posterior mean of the linearised network.
+    Not where sweeps count the variance of activations as noise: their rest is not the posterior mean of the linearised
+    network. With noisy targets only where every refresh in training looks at all examples, and where an exact belief
+    knows all leverages.
     """
-    if len(x) > settings.judged_examples or network.head.has_noise:
+    head = network.head
+    if len(x) > (settings.refresh_examples if head.has_noise else settings.judged_examples):
+        return False
+    if head.has_noise and not plan_belief(network, len(x)).is_exact:
         return False
     return not bool(network.gradients_and_noise(x[:1].to(network.device))[2].any())
 

@@ -93,7 +93,8 @@ def refresh(
     low, high = 0.0, math.inf
     log_weights = log_weights[head.heard]
     for _ in range(rounds):
-        found = _judge(head, examples, log_weights, len(x), settings)
+        asked = log_weights
+        found = _judge(head, examples, asked, len(x), settings)
         if found.constant is None:
             break
         total = head_prior[head.heard].to(found.constant) + found.constant * (len(x) / found.n_judged)
@@ -112,7 +113,10 @@ def refresh(
             constant[head.heard] = _certain(head, math.sqrt(assumed * told), constant)
         total = head_prior.to(constant) + constant
         log_weights = (total - total.max()).to(log_weights)
-    scores = _scores(head, found, log_weights)
+    left_out = found.left_out
+    if head.has_noise and weight == 1.0 and can_leave_each_out(network, x, settings=settings):
+        left_out = leave_each_out(network, found.evidence.belief, x, y, asked, settings=settings).outputs
+    scores = _scores(head, left_out, found.y, log_weights)
     return Refreshed(found.evidence, constant, scores, found.mean, found.n_clipped)
 
 
@@ -163,7 +167,7 @@ def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, set
     link that is judged at all of the variance too sharp (docs/lab-notes.md).
     """
     network = examples.network
-    if examples.weight == 1.0 and can_leave_each_out(network, examples.x, settings=settings):
+    if not head.has_noise and examples.weight == 1.0 and can_leave_each_out(network, examples.x, settings=settings):
         evidence, _ = examples.ask(log_weights)
         each = leave_each_out(network, evidence.belief, examples.x, examples.y, log_weights, settings=settings)
         message = head.to_heard(each.outputs, examples.y).double() if head.is_learned else None
@@ -212,9 +216,9 @@ def _whole_message(head: Head, found: _Judged) -> Tensor:
     return torch.stack([head.to_constant(Moments(mean, var), y).double() for mean, var, y in parts]).sum(0)
 
 
-def _scores(head: Head, found: _Judged, log_weights: Tensor) -> dict[str, float]:
-    sums = head.train_metrics(found.left_out, found.y, log_weights)
-    means = {name: float(value) / found.n_judged for name, value in sums.items()}
+def _scores(head: Head, left_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, float]:
+    sums = head.train_metrics(left_out, y, log_weights)
+    means = {name: float(value) / len(y) for name, value in sums.items()}
     if "mse" in means:
         return {"nll": means["nll"], "rmse": math.sqrt(means["mse"])}
     return {"nll": means["nll"], "error": 1.0 - means["accuracy"]}

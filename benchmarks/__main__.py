@@ -20,6 +20,7 @@ FOR_CPU = (
     "between_seeds",
     "truth",
     "honesty",
+    "left_out",
     "estimators",
 )
 FOR_GPU = ("cifar10", "big_mlp", "sites", "prediction")
