@@ -73,6 +73,7 @@ def train_ours(
         history=[{**row, **seen.get(int(row["epoch"]), {})} for row in trainer.history.to_rows()],
         epistemic=lambda rows: both(rows)[1],
         both=both,
+        variance=lambda rows: network.predict(rows, batch_size=predict_batch).epistemic_var.sum(1),
     )
     return run, network
 

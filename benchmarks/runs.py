@@ -28,6 +28,7 @@ class Run:
         history: one mapping per epoch.
         epistemic: what the method does not know about each input, (n,); None where it does not say.
         both: probabilities and `epistemic` from one pass, where that is cheaper than one after the other.
+        variance: of the outputs under what the weights may be, added up, (n,); None where a method does not say.
         repeats: calls when prediction is timed; fewer where one is dear.
     """
 
@@ -40,6 +41,7 @@ class Run:
     history: Sequence[dict[str, Any]]
     epistemic: Callable[[Tensor], Tensor | None] | None = None
     both: Callable[[Tensor], tuple[Tensor, Tensor | None]] | None = None
+    variance: Callable[[Tensor], Tensor] | None = None
     repeats: int = 3
 
     def predict_both(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

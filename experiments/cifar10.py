@@ -109,6 +109,7 @@ class Cifar10(Experiment):
         for row in rows:
             cells: dict[str, Any] = {"method": row["name"], "runs": row["n"]}
             cells |= {name: row[name] for name in (*NAMES, f"AUROC {OUT}", f"AUROC {OUT}, epistemic")}
+            cells[f"AUROC {OUT}, variance"] = row.get(f"AUROC {OUT}, variance")
             cells["seconds"] = row["train_seconds"]
             cells["predicting"] = row.get("predict_seconds")
             cells["over AdamW"] = None if not reference else row["train_seconds"] / reference
@@ -118,7 +119,8 @@ class Cifar10(Experiment):
         note = (
             "Means over runs; ensembles average probabilities. Rows of the paper are published; its calibration error "
             "is ECE2. AUROC: by entropy; epistemic: by what a method says it does not know (ensembles and samples: "
-            "mutual information). Seconds of training, a Laplace row without its own pass; predicting: seconds for "
+            "mutual information, with that of each member where it tells one); variance: by the epistemic variance of "
+            "the outputs. Seconds of training, a Laplace row without its own pass; predicting: seconds for "
             "all test images, for Laplace of all layers by our own form of the package's equations, which need not its "
             "memory. IVON: lr 0.1 and its package's defaults, as in the paper; its authors' settings: lr 0.2, "
             "hess_init 0.5, weight decay 2e-4. Temperature and best epoch "
@@ -164,6 +166,8 @@ def all_runs(results: Sequence[Result]) -> list[dict[str, Any]]:
             "method": result["method"],
             "probs": result[f"probs {k}"],
             "probs_out": result[f"probs {OUT} {k}"],
+            "epistemic": result.arrays.get(f"epistemic {k}"),
+            "epistemic_out": result.arrays.get(f"epistemic {OUT} {k}"),
             "y": result["y"].astype(np.int64),
         }
         for result in results
@@ -195,8 +199,11 @@ def all_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 def _ensemble(name: str, members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Probabilities averaged over members; it costs what they cost together."""
     pairs = {}
-    for key in ("probs", "probs_out"):
-        pairs[key] = mixture((torch.as_tensor(member[key]).double(), None) for member in members)
+    for key, own in (("probs", "epistemic"), ("probs_out", "epistemic_out")):
+        pairs[key] = mixture(
+            (torch.as_tensor(member[key]).double(), None if member[own] is None else torch.as_tensor(member[own]))
+            for member in members
+        )
     y = members[0]["y"]
     probs, probs_out = pairs["probs"][0], pairs["probs_out"][0]
     record: Record = {"name": name, **class_scores(probs, torch.as_tensor(y))}

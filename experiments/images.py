@@ -100,8 +100,8 @@ def train_laplace(
 def evaluate(
     run: Run, images: Images, unfamiliar: dict[str, Callable[[], Tensor]], *, keep: bool
 ) -> tuple[Record, dict[str, np.ndarray[Any, Any]]]:
-    """Scores on the test images, AUROC against each unfamiliar set by entropy and by epistemic uncertainty; and, if
-    they are to be kept, the probabilities that curves and ensembles are made of.
+    """Scores on the test images, AUROC against each unfamiliar set by entropy, by epistemic uncertainty and by the
+    outputs' epistemic variance; and, if they are to be kept, what curves and ensembles are made of.
     """
     _predict(run, images.x_test[:WARM_UP])  # so that seconds are those of predicting
     started = time.perf_counter()
@@ -114,7 +114,12 @@ def evaluate(
         record[f"AUROC {name}"] = separation(entropy(probs), entropy(probs_out))
         told = epistemic is not None and epistemic_out is not None
         record[f"AUROC {name}, epistemic"] = separation(epistemic, epistemic_out) if told else None  # type: ignore[arg-type]
+        if run.variance is not None:
+            known, strange = run.variance(images.x_test).cpu(), run.variance(make()).cpu()
+            record[f"AUROC {name}, variance"] = separation(known, strange)
         kept[f"probs {name}"] = _array(probs_out)
+        if epistemic is not None and epistemic_out is not None:
+            kept |= {"epistemic": _array(epistemic), f"epistemic {name}": _array(epistemic_out)}
     return record, kept if keep else {}
 
 
