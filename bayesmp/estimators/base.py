@@ -211,8 +211,8 @@ class MPEstimator(BaseEstimator, ABC):
                 ) from error
             if said.startswith("Sparse data was passed"):
                 raise TypeError(
-                    f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or in a pipeline let the step "
-                    "before be dense, e.g. OneHotEncoder(sparse_output=False) or ColumnTransformer(..., "
+                    f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or in a pipeline let the "
+                    "step before be dense, e.g. OneHotEncoder(sparse_output=False) or ColumnTransformer(..., "
                     "sparse_threshold=0)"
                 ) from error
             if "could not convert string to float" not in said:
