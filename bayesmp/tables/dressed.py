@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pandas import Series
 
 UNITS = "$€£¥%"
+AROUND = re.compile(r"[$€£¥%]|(?<=^[+-])\s+")  # units, and blanks behind a sign
 DRESSED = re.compile(r"[+-]?[$€£¥]?\s?[+-]?\d[\d.,'’\s]*[$€£¥%]?")  # $1,200 or 12,5 or 30 %
 NUMBERS = {  # by the decimal sign: sign, digits with or without groups of three, decimals
     ",": re.compile(r"([+-]?)([1-9]\d{0,2}(?:[.'’\s]\d{3})+|\d+)(?:,(\d*))?"),
@@ -25,12 +26,12 @@ NUMBERS = {  # by the decimal sign: sign, digits with or without groups of three
 
 def undress(text: str, decimal: str) -> str | None:
     """The number in a text as Python writes it, or None if there is none with this decimal sign."""
-    bare = re.sub(rf"[{UNITS}]", "", text).strip()
-    found = NUMBERS[decimal].fullmatch(re.sub(r"^([+-])\s+", r"\1", bare))
+    found = _match(text, decimal)
     if found is None:
         return None
     sign, whole, rest = found.groups()
-    return f"{sign}{re.sub(r'[^0-9]', '', whole)}.{rest or 0}"
+    digits = whole if whole.isdigit() else "".join(filter(str.isdigit, whole))
+    return f"{sign}{digits}.{rest or 0}"
 
 
 def decimal_sign(values: Series) -> str | None:
@@ -46,18 +47,24 @@ def decimal_sign(values: Series) -> str | None:
     dressed = [text for text in texts if DRESSED.fullmatch(text)]
     if not dressed:
         return None
-    readings = {sign: [undress(text, sign) for text in dressed] for sign in NUMBERS}
-    able = {sign: found for sign, found in readings.items() if None not in found}
-    has_plain = any("," not in text and "." not in text for text in dressed)
+    able = [sign for sign in NUMBERS if all(_match(text, sign) for text in dressed)]
     if not able or _has_mixed_units(dressed):
         _refuse(values, dressed, "cannot be read in one way")
     if len(able) == 1:
-        return next(iter(able))
-    if able[","] == able["."]:
+        return able[0]
+    if not any("," in text or "." in text for text in dressed):
         return "."
-    if not has_plain:
+    if not any("," not in text and "." not in text for text in dressed):
         _refuse(values, dressed, "could be read in two ways")
     return "." if any("," in text for text in dressed) else ","
+
+
+def _match(text: str, decimal: str) -> re.Match[str] | None:
+    if text[-1:].isdigit() and (text[0].isdigit() or text[1:2].isdigit()):  # the most common: nothing around it
+        found = NUMBERS[decimal].fullmatch(text)
+        if found is not None:
+            return found
+    return NUMBERS[decimal].fullmatch(AROUND.sub("", text.strip()).strip())
 
 
 def _has_mixed_units(texts: Sequence[str]) -> bool:

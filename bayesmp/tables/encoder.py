@@ -18,8 +18,7 @@ from bayesmp.tables.values import (
     as_numbers,
     as_texts,
     has_codes,
-    is_categorical,
-    sign_needed,
+    read_numbers,
     tell_reading,
 )
 from bayesmp.tables.words import TableError, plural, some_texts
@@ -158,12 +157,12 @@ class TableEncoder:
         n_missing = int(values.isna().sum())
         if n_missing == len(values):
             return self._leave_out(name, "all values are missing")
-        if is_category or is_categorical(values):
+        found = None if is_category else read_numbers(values)
+        if found is None:
             if not is_category and has_codes(values):
                 self.notes.append(f"column {name!r} has codes with zeros in front: taken as categories")
             return self._add_categories(name, values)
-        decimal = sign_needed(values)
-        numbers, bad = as_numbers(values, decimal)
+        numbers, bad, decimal = found
         if decimal is not None:
             self.notes.append(f"column {name!r}: {tell_reading(values, numbers)}")
         if len(bad) > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +69,7 @@ def refuse_dates(values: Series) -> None:
     if len(present) == 0 or not (is_time or is_text(values)):
         return
     first = str(present.iloc[0])
-    texts = [str(value).strip() for value in present]
-    if is_time or all(map(DATE.fullmatch, texts)) or all(map(CLOCK.fullmatch, texts)):
+    if is_time or any(all(kind.fullmatch(str(value).strip()) for value in present) for kind in (DATE, CLOCK)):
         raise TableError(
             f"column {values.name!r} holds dates or times ({first}); turn it into numbers first, e.g. the year, the "
             "month, hours, or days since some day, or leave it out with --drop"
@@ -81,9 +80,11 @@ def has_codes(values: Series) -> bool:
     """Whether the texts are codes such as 01067: digits alone, some with a zero in front, most of them there again."""
     if not is_text(values):
         return False
-    texts = [str(value).strip() for value in values.dropna()]
-    is_code = any(map(LEADING_ZERO.fullmatch, texts)) and all(map(CODE.fullmatch, texts))
-    return is_code and len(set(texts)) <= REPEATED * len(texts)
+    present = values.dropna()
+    if not all(CODE.fullmatch(str(value).strip()) for value in present):
+        return False
+    texts = [str(value).strip() for value in present]
+    return any(map(LEADING_ZERO.fullmatch, texts)) and len(set(texts)) <= REPEATED * len(texts)
 
 
 def is_text(values: Series) -> bool:
@@ -96,15 +97,24 @@ def is_named(values: Series) -> bool:
     return not is_text(values) and values.dtype.kind not in "iufmM"
 
 
-def is_categorical(values: Series) -> bool:
-    """Whether the column is to become categories; dates are refused."""
+class Numbers(NamedTuple):
+    """What a column of numbers holds: NaN for gaps, the texts that stood there, and the sign of dressed numbers."""
+
+    values: Floats
+    others: list[str]
+    decimal: str | None
+
+
+def read_numbers(values: Series) -> Numbers | None:
+    """The numbers of a column of the training table, or None if it is to become categories; dates are refused."""
     refuse_dates(values)
-    if not is_text(values):
-        return is_named(values)
-    if has_codes(values):
-        return True
-    numbers, _ = as_numbers(values, sign_needed(values))
-    return float((~np.isnan(numbers)).sum()) < MOSTLY * float(values.notna().sum())
+    if is_named(values) or has_codes(values):
+        return None
+    decimal = sign_needed(values)
+    numbers, others = as_numbers(values, decimal)
+    if is_text(values) and float((~np.isnan(numbers)).sum()) < MOSTLY * float(values.notna().sum()):
+        return None
+    return Numbers(numbers, others, decimal)
 
 
 def sign_needed(values: Series) -> str | None:
