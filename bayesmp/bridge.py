@@ -65,7 +65,8 @@ def from_torch(
             nothing, the network stays what it was. Not for the data it was trained on: they would be counted twice.
             The usual variances are wide; `network.prior = Gaussian.from_moments(network.prior.mean, 0.01 *
             network.prior.var)` before `fit` trusts the weights more.
-            None: not used; the layers alone.
+            None: not used; the layers alone. For modules that were not trained: PyTorch's random weights are a worse
+            start than the network's own.
         seed: as in Network.
         input_shape: as in Network, for images whose size the layers do not tell.
 

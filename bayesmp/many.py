@@ -70,6 +70,8 @@ def fit_many(
         Workers are started afresh (spawn), so a script must call this under `if __name__ == "__main__":`, and layers of
         your own must be importable. If one network fails, an error says which, and no further ones are trained.
     """
+    if isinstance(networks, Network):
+        raise TypeError("networks must be a list of networks, got one; bayesmp.fit(network, x, y) trains a single one")
     networks = list(networks)
     data = _data_of_each(networks, x, y)
     if len({id(network) for network in networks}) < len(networks):

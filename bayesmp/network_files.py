@@ -139,4 +139,5 @@ def check_same_network(network: Network, file: persistence.SavedFile, remedy: st
         fixed = [name for name in network.state() if name in FIXED_TENSORS or name.startswith("past.")]
         different = [name for name in fixed if not torch.equal(network.state()[name], file.tensor(name))]
     if different:
-        raise ValueError(f"{file.path!r} holds the run of another network: {', '.join(different)} differ{remedy}")
+        names = ", ".join(different)
+        raise ValueError(f"{file.path!r} holds the run of another network, which differs in {names}{remedy}")

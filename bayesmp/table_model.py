@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import io
 import math
 import warnings
@@ -33,6 +34,7 @@ MIN_ROWS = 5
 UNLIKE = 0.99  # share of the training rows that are not unlike the others
 UNLIKE_ROWS = 5_000  # of the training data that are asked for it, at most
 MAX_LEVERAGE = 0.8  # what a row may hold of its own output; beyond that, leaving it out would say next to nothing
+MARKED_ROWS = 1_024  # of the training data that can be known again one by one
 FEW_ROWS = 30  # too few to judge calibration
 GAP = 0.03  # of coverage or confidence that is no fault
 
@@ -49,6 +51,7 @@ class Facts:
         unlike: spread of the outputs (`_spread`) that only 1 % of the training rows exceed when they are left out.
         noise_std: of the targets around the function, in their units; None for classes.
         fingerprint: of the training inputs, to know them again.
+        row_marks: of up to 1,024 training rows with their targets, to know some of them again; empty in older files.
     """
 
     source: str
@@ -58,6 +61,7 @@ class Facts:
     unlike: float
     noise_std: float | None
     fingerprint: str
+    row_marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +133,9 @@ class TableModel:
         estimator.verbose = False
         unlike, noise_std = _judge_training(estimator, x)
         made, known_by = datetime.date.today().isoformat(), _fingerprint(x)
-        facts = Facts(source, made, len(y), _guess(target, y), unlike, noise_std, known_by)
+        some = np.random.default_rng(0).permutation(len(y))[:MARKED_ROWS]
+        marks = tuple(_row_marks(x[some], y[some]))
+        facts = Facts(source, made, len(y), _guess(target, y), unlike, noise_std, known_by, marks)
         return cls(encoder, target, estimator, facts)
 
     @property
@@ -160,6 +166,11 @@ class TableModel:
     def was_trained_on(self, frame: DataFrame) -> bool:
         """Whether these are the rows it was trained on."""
         return _fingerprint(self.encoder.transform(frame).x) == self.facts.fingerprint
+
+    def count_trained_on(self, frame: DataFrame, y: NDArray[Any]) -> int:
+        """How many of these rows are like one of the training rows that are known one by one, target included."""
+        known = set(self.facts.row_marks)
+        return sum(mark in known for mark in _row_marks(self.encoder.transform(frame).x, y))
 
     def as_frame(self, prediction: TablePrediction, *, level: float = 0.9) -> DataFrame:
         """Predictions as columns: mean, std and interval of the target, or label and probabilities; and the flag."""
@@ -254,7 +265,8 @@ class TableModel:
         table = header[persistence.TABLE]
         try:
             target = Target(**table["target"])
-            facts = Facts(**{**table["facts"], "guess": tuple(table["facts"]["guess"])})
+            lists = {name: tuple(table["facts"].get(name, ())) for name in ("guess", "row_marks")}
+            facts = Facts(**{**table["facts"], **lists})
             encoder = TableEncoder.from_json(table["encoder"])
         except (KeyError, TypeError) as error:
             raise TableError(
@@ -283,6 +295,23 @@ def tell_outliers(encoder: TableEncoder, target: Target, frame: DataFrame, y: ND
         parts.append((f"the target {target.name!r}", y.astype(np.float64)[:, None]))
     found = [(name, part, checks.hidden_by_outliers(part)) for name, part in parts]
     return [checks.tell_outlier(name, part[rows[0], 0], rows[0] + 1) for name, part, rows in found if rows]
+
+
+def count_copies(encoder: TableEncoder, frame: DataFrame, y: NDArray[Any]) -> int:
+    """How many rows are copies of others, target included; 0 where rows may well be equal by chance.
+
+    Measured numbers hardly ever are: a column of them, or the target, has different values in most of the different
+    rows, and more than ten.
+    """
+    x = encoder.transform(frame).x
+    n_different = len(set(_row_marks(x, y)))
+    has_measured = any(len(np.unique(column)) > max(10.0, 0.5 * n_different) for column in (*x.T, y))
+    return len(y) - n_different if has_measured else 0
+
+
+def _row_marks(x: Floats, y: NDArray[Any]) -> list[str]:
+    rows = zip(np.ascontiguousarray(x, dtype=np.float64), y.tolist(), strict=True)
+    return [hashlib.blake2b(row.tobytes() + repr(target).encode(), digest_size=6).hexdigest() for row, target in rows]
 
 
 def _fingerprint(x: Floats) -> str:

@@ -222,10 +222,16 @@ OTHERS = {
         {"seed": 3},
         "other settings: seed was 0, now 3; choose another folder",
     ),
-    "another seed": (lambda: network(seed=1), X, Y, {}, "another network: seed differ"),
-    "other layers": (lambda: mlp([3, 5, 1], bmp.Regression("learn")), X, Y, {}, "another network: layers differ"),
-    "another head": (lambda: mlp([3, 4, 1], bmp.Regression(0.1)), X, Y, {}, "another network: head differ"),
-    "another precision": (lambda: network(dtype=torch.float64), X, Y, {}, "another network: dtype differ"),
+    "another seed": (lambda: network(seed=1), X, Y, {}, "another network, which differs in seed"),
+    "other layers": (
+        lambda: mlp([3, 5, 1], bmp.Regression("learn")),
+        X,
+        Y,
+        {},
+        "another network, which differs in layers",
+    ),
+    "another head": (lambda: mlp([3, 4, 1], bmp.Regression(0.1)), X, Y, {}, "another network, which differs in head"),
+    "another precision": (lambda: network(dtype=torch.float64), X, Y, {}, "another network, which differs in dtype"),
     "fewer epochs": (lambda: network(), X, Y, {"epochs": 1}, "run of 2 epochs, more than the 1 asked for"),
 }
 
@@ -247,7 +253,7 @@ def test_fit_refuses_another_prior(tmp_path):
     bmp.fit(network(), X, Y, epochs=2, checkpoint=tmp_path)
     net = network()
     net.prior = net.prior**1.5
-    with pytest.raises(ValueError, match=r"another network: prior.tau, prior.rho"):
+    with pytest.raises(ValueError, match=r"another network, which differs in prior.tau, prior.rho"):
         bmp.fit(net, X, Y, epochs=3, checkpoint=tmp_path)
 
 

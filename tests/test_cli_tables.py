@@ -185,6 +185,37 @@ def test_evaluate_scores_and_judges(made, call):
     assert "5 rows with classes unknown to the model left out: 'tulip'" in said and "35 rows" in said
 
 
+def test_rows_seen_before_are_told(made, call, tmp_path):
+    """Later exports often hold the old rows, too."""
+    folder, _ = made
+    both = pandas.concat([houses(150, 0)[:40], houses(60, 1)])
+    both.to_csv(tmp_path / "both.csv", index=False)
+    said = call("evaluate", folder / "price.safetensors", tmp_path / "both.csv")
+    assert "note: 39 rows of these, or more, are rows that the model was trained on" in said  # one has no target
+    said = call("evaluate", folder / "price.safetensors", folder / "price-new.csv")
+    assert "trained on" not in said
+
+
+def test_copies_of_rows_are_told(call, tmp_path):
+    table, out = patients(60, 0), tmp_path / "m.safetensors"
+    arguments = ("fit", tmp_path / "t.csv", "--target", "sick", "--out", out, *QUICK)
+    pandas.concat([table, table[:25]]).to_csv(tmp_path / "t.csv", index=False)
+    assert "note: 25 of the rows are copies of others, target included" in call(*arguments)
+    coins = table.assign(a=table["a"] > 0, b=table["b"] > 0)  # equal by chance
+    coins.to_csv(tmp_path / "t.csv", index=False)
+    assert "copies of others" not in call(*arguments)
+
+
+def test_info_lists_a_part_of_many_columns(call, tmp_path):
+    rng = np.random.default_rng(0)
+    wide = pandas.DataFrame(rng.normal(size=(20, 60)), columns=[f"g{k}" for k in range(60)])
+    wide.assign(y=rng.normal(size=20)).to_csv(tmp_path / "w.csv", index=False)
+    call("fit", tmp_path / "w.csv", "--target", "y", "--out", tmp_path / "m.safetensors", *QUICK)
+    said = call("info", tmp_path / "m.safetensors")
+    assert re.search(r"columns +60, as 60 numbers", said) and re.search(r"\.\.\. +and 20 more", said)
+    assert "  g39 " in said and "  g40 " not in said
+
+
 def test_info_tells_what_a_model_is(made, call):
     folder, _ = made
     said = call("info", folder / "price.safetensors")
@@ -330,7 +361,7 @@ def test_predict_guards_what_it_reads(made, call, tmp_path):
     assert "would overwrite" in call("predict", model, new, "--out", new, code=2)
     assert "between 0 and 1" in call("predict", model, new, "--level", "90", code=2)
     assert new.read_bytes() == before
-    assert "must end in .csv or .parquet" in call("predict", model, new, "--out", tmp_path / "o.xls", code=1)
+    assert "must end in .csv, .tsv or .parquet" in call("predict", model, new, "--out", tmp_path / "o.xls", code=1)
     said = call("predict", model, folder / "kind.csv", code=1)
     assert "3 columns of the training table not found: 'area', 'rooms', 'town'" in said
     assert "no column 'price'" in call("evaluate", model, folder / "kind.csv", code=1)

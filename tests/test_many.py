@@ -156,6 +156,8 @@ def test_what_cannot_be_sent_is_named():
 def test_mistakes_are_told_at_once():
     x, y = data()
     (network,) = networks(1)
+    with pytest.raises(TypeError, match="list of networks, got one"):
+        bmp.fit_many(network, x, y)
     with pytest.raises(ValueError, match="more than once"):
         fit_many([network, network], x, y)
     with pytest.raises(ValueError, match="for each of the 2; got 1 and 2"):

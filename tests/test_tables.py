@@ -67,7 +67,7 @@ def test_missing_files_and_unknown_endings(tmp_path):
     (tmp_path / "houses.csv").touch()
     with pytest.raises(TableError, match=r"no file .*did you mean 'houses.csv'"):
         tables.read_table(tmp_path / "house.csv")
-    with pytest.raises(TableError, match=r"must end in .csv or .parquet"):
+    with pytest.raises(TableError, match=r"must end in .csv, .tsv or .parquet"):
         tables.read_table(tmp_path / "houses.xlsx")
 
 
@@ -190,9 +190,13 @@ def test_codes_can_be_taken_as_categories():
         (["2024-01-02", None, "2023-12-31"], "dates .*--drop"),
         (["31.12.2023", "1.1.2024", "2.1.2024"], "dates"),
         (["2024-01-02 10:00:01", "2024-01-02T11:30", "2024-01-02 12:00"], "dates"),
-        (["1,5", "2,25", "3,0"], "plain numbers"),
-        (["$1,200", "$ 300", "-$5"], "plain numbers"),
-        (["30 %", "5%", "12.5%"], "plain numbers"),
+        (["7:30", "12:15", "23:59:59"], "dates or times"),
+        (["2,052", "1,234", "5,678"], "two ways.* plain numbers"),
+        (["1,2", "3.4", "5,6"], "cannot be read in one way"),
+        (["$5", "€6", "7"], "cannot be read in one way"),
+        (["30 %", "0.3", "5%"], "cannot be read in one way"),
+        (["10.0.0.1", "10.0.0.2", "1.1.1.1"], "cannot be read in one way"),
+        (["030 12345", "040 6789", "030 11111"], "cannot be read in one way"),
         (["1", "inf", "2"], "numbers beyond 1e\\+100, first inf in row 2"),
         (["1", "2", "-1e200"], "first -1e\\+200 in row 3"),
     ],
@@ -200,10 +204,84 @@ def test_codes_can_be_taken_as_categories():
 def test_what_cannot_be_read_is_refused_with_advice(values, message):
     with pytest.raises(TableError, match=f"column 'when' .*{message}"):
         TableEncoder().fit(frame(when=values))
-    if "dates" in message:
+    if message == "dates":
         typed = frame(when=["a", "b", "c"]).assign(when=pandas.to_datetime(["2024-01-02"] * 3))
         with pytest.raises(TableError, match="holds dates"):
             TableEncoder().fit(typed)
+
+
+@pytest.mark.parametrize(
+    "values, numbers, decimal",
+    [
+        (["1,5", "2,25", "-3,0"], [1.5, 2.25, -3], ","),
+        (["2,052", "-0,061", "1,1"], [2.052, -0.061, 1.1], ","),  # 0,061 is no group of three
+        (["1.234,50", "12,00", "1.000.000,10"], [1234.5, 12, 1000000.1], ","),
+        (["1 200,5", "30,1", "2"], [1200.5, 30.1, 2], ","),
+        (["1,234.50", "12.00", "-1,000,000.10"], [1234.5, 12, -1000000.1], "."),
+        (["$1,200", "$ 300", "-$5"], [1200, 300, -5], "."),
+        (["30 %", "5%", "12.5%"], [30, 5, 12.5], "."),
+        (["1e-5", "1,200", "7"], [1e-5, 1200, 7], "."),
+    ],
+)
+def test_dressed_numbers_are_read_and_how_is_said(values, numbers, decimal):
+    encoder = TableEncoder().fit(frame(a=values))
+    assert encoded(frame(a=values), encoder) == {"a": numbers}
+    assert encoder.columns[0].decimal == decimal
+    assert "is read as" in encoder.notes[0]
+    target, why = Target.decide(frame(y=values)["y"])
+    assert target.task == "regression" and "is read as" in why
+    assert target.read(frame(y=values)["y"])[0].tolist() == numbers
+
+
+def test_large_numbers_with_commas_are_not_taken_as_missing():
+    """Most numbers of the column were below 1,000; the others became gaps, and then the median."""
+    values = [*map(str, range(0, 1000, 50)), "1,200", "14,000"]
+    encoder = TableEncoder().fit(frame(a=values))
+    assert encoded(frame(a=values), encoder)["a"][-2:] == [1200, 14000]
+    assert encoder.notes == ["column 'a': numbers with commas or signs, 1,200 is read as 1200"]
+
+
+def test_a_later_row_is_read_with_the_decimal_sign_of_training(tmp_path):
+    """2,052 alone could be either."""
+    for values, number in (["2,05", "1,1", "3,0"], 2.052), (["2,052", "800", "1,234.5"], 2052.0):
+        encoder = TableEncoder().fit(frame(a=values))
+        copy = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))
+        assert copy.transform(frame(a=["2,052"])).x.tolist() == [[number]]
+        target, _ = Target.decide(frame(y=values)["y"])
+        assert target.read(frame(y=["2,052"])["y"])[0].tolist() == [number]
+
+
+def test_a_table_from_a_country_with_decimal_commas(tmp_path):
+    table = read(tmp_path, "größe;preis\n1,5;1.200,00\n2,25;950,50\n;12,00\n")
+    assert encoded(table) == {"größe": [1.5, 2.25, 1.875], "größe (missing)": [0, 0, 1], "preis": [1200, 950.5, 12]}
+
+
+def test_codes_with_zeros_in_front_are_categories():
+    """A postal code such as 01067 was learned from as the number 1,067, and nothing said so."""
+    encoder = TableEncoder().fit(frame(code=["01067", "10115", "01067", "10115"]))
+    assert encoder.features == ["code=01067", "code=10115"]
+    assert encoder.notes == ["column 'code' has codes with zeros in front: taken as categories"]
+    padded = frame(a=[f"{k:04}" for k in range(20)])
+    assert encoded(padded) == {"a": list(range(20))}
+    assert encoded(frame(a=["0.5", "0", "10", "0.5"])) == {"a": [0.5, 0, 10, 0.5]}
+
+
+def test_a_fifth_of_texts_between_numbers_is_neither_too_much_now_nor_later():
+    """`fit` took one text of five as missing, `transform` refused the same table: 1 > (1 - 0.8) * 5 in floats."""
+    table = frame(a=["(5)", "6", "7", "8", "9"])
+    assert encoded(table)["a (missing)"] == [1, 0, 0, 0, 0]
+
+
+def test_a_tsv_file_comes_back(tmp_path):
+    table = frame(a=["1", "2"], b=["x,y", "z"])
+    tables.write_table(table, tmp_path / "t.tsv")
+    assert (tmp_path / "t.tsv").read_text().startswith("a\tb\n")
+    assert tables.read_table(tmp_path / "t.tsv").equals(table)
+
+
+def test_a_first_line_without_names_is_told():
+    with pytest.raises(TableError, match=r"no column 'y': the first line holds numbers \(0.5, -3\)"):
+        tables.check_column("y", ["0.5", "-3"])
 
 
 def test_later_tables_are_read_as_the_first_one():
@@ -212,6 +290,8 @@ def test_later_tables_are_read_as_the_first_one():
     found = encoder.transform(frame(extra=["1", "2", "3"], b=["y", "z", None], a=["5", None, "7"]))
     np.testing.assert_array_equal(found.x, [[5, 0, 1], [2, 0, 0], [7, 0, 0]])
     assert found.is_unseen.tolist() == [False, True, True]
+    gap = encoder.transform(frame(a=["5", None, "7"], b=["x", "x", "y"]))
+    assert gap.is_unseen.tolist() == [False, True, False]  # training had no gaps: what one means was not learned
     assert found.notes == [
         "column 'a': 1 missing number replaced by the median; there were none in training",
         "column 'b': 2 rows with categories that training did not have ('(missing)', 'z')",
@@ -261,6 +341,7 @@ def test_the_task_is_said_and_can_be_overridden():
     assert "3 different whole numbers, taken as classes (--task regression" in Target.decide(grades)[1]
     target, why = Target.decide(grades, "regression")
     assert target.task == "regression" and "as asked" in why
+    assert "2 different values" in Target.decide(frame(y=["ja", "ja ", "nein"] * 5)["y"])[1]
     assert "1 text such as '?' taken as missing" in Target.decide(frame(y=[*map(str, range(40)), "?"])["y"])[1]
     with pytest.raises(TableError, match="a regression needs them"):
         Target.decide(frame(y=["a", "b"] * 5)["y"], "regression")
@@ -274,7 +355,7 @@ def test_the_task_is_said_and_can_be_overridden():
         ([None] * 9, "has no values"),
         ([f"name {k}" for k in range(9)], "9 different values in 9 rows; classes must repeat"),
         (["2024-01-02", "2024-01-03"], "holds dates"),
-        (["1,5", "2,5", "2,5", "1,5", "1,5"], "plain numbers"),
+        (["1,125", "2,125", "2,125", "1,125", "1,125"], "plain numbers"),
     ],
 )
 def test_targets_that_cannot_be_learned(values, message):

@@ -23,7 +23,7 @@ FEW_ROWS = 50  # of a table, below which none are held out unless asked for
 
 @with_errors
 def fit(
-    table: Path = typer.Argument(help="CSV (UTF-8, names in the first line) or Parquet file."),
+    table: Path = typer.Argument(help="CSV or TSV (UTF-8, names in the first line) or Parquet file."),
     target: str = typer.Option(..., help="The column to predict."),
     out: Path = typer.Option(..., help="Where to write the model (.safetensors)."),
     task: Task | None = typer.Option(
@@ -55,12 +55,12 @@ def fit(
 ) -> None:
     """Learn to predict a column of a table from the others, report how well, and save the model.
 
-    Numbers stay numbers; missing ones become the median and are marked. Texts, booleans and categories become a column
-    of 0 and 1 each; missing ones are a category. Columns that are constant or name the rows are left out, dates are
-    refused. The model file keeps all this, and the inputs of at most
-    1,024 rows, without their targets.
+    Numbers stay numbers, also if written as 1.234,50 or 30 %; missing ones become the median and are marked. Texts,
+    booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category. Columns
+    that are constant or name the rows are left out, dates are refused. The model file keeps all this, and the inputs of
+    at most 1,024 rows, without their targets.
     """
-    from bayesmp.table_model import TableModel, tell_outliers  # scikit-learn takes a second to import
+    from bayesmp.table_model import TableModel, count_copies, tell_outliers  # scikit-learn takes a second to import
     from bayesmp.table_model import hold_out as split
 
     options: dict[str, Any] = {
@@ -100,6 +100,13 @@ def fit(
 
     for sentence in tell_outliers(encoder, what, columns, y):
         note(sentence)
+    n_copies = count_copies(encoder, columns, y)
+    if n_copies > 0:
+        note(
+            f"{n_copies:,} of the rows are copies of others, target included: they count as often as they are there, "
+            "and the report is too good where a copy of a row held out is trained on; remove them if they are no "
+            "measurements of their own"
+        )
 
     share = hold_out if hold_out is not None else 0.2 if len(y) >= FEW_ROWS else 0.0
     kept, held = split(y, what, share, seed=seed)

@@ -18,6 +18,8 @@ from bayesmp.cli.report import load_model, number
 if TYPE_CHECKING:
     from bayesmp.table_model import TableModel
 
+SHOWN = 40  # columns of a model that are listed
+
 
 @with_errors
 def info(
@@ -61,10 +63,12 @@ def _about_model(model: TableModel) -> dict[str, str]:
     else:
         rows["mean, std"] = f"{facts.guess[0]:.4g}, {facts.guess[1]:.4g}"
     rows["columns"] = f"{len(encoder.columns)}, as {tables.plural(len(encoder.features), 'number')} per row"
-    for column in encoder.columns:
+    for column in encoder.columns[:SHOWN]:
         missing = ", may be missing" if column.marks_missing else ""
         many = ", ".join(column.categories[:6]) + (", ..." if len(column.categories) > 6 else "")
         rows[f"  {column.name}"] = f"number{missing}" if column.kind == "number" else f"category: {many}"
+    if len(encoder.columns) > SHOWN:
+        rows["  ..."] = f"and {len(encoder.columns) - SHOWN:,} more"
     for name, why in encoder.left_out.items():
         rows[f"  {name}"] = f"not used: {why}"
     rows["network"] = f"{'-'.join(widths)}, {network.n_weights:,} weights"

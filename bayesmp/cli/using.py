@@ -24,7 +24,7 @@ def predict(
     model: Path = typer.Argument(help="What `bayesmp fit` wrote."),
     table: Path = typer.Argument(help="CSV or Parquet file with the columns of the training table, in any order."),
     out: Path | None = typer.Option(
-        None, help="Where to write the predictions (.csv or .parquet); default: to the screen, as CSV."
+        None, help="Where to write the predictions (.csv, .tsv or .parquet); default: to the screen, as CSV."
     ),
     level: float = typer.Option(0.9, help="Probability that an interval holds its target with, between 0 and 1."),
     only: bool = typer.Option(False, "--only", help="Leave the columns of the table out of the result."),
@@ -35,7 +35,8 @@ def predict(
     Written behind the table's own columns, for a target y: y_mean, y_std, y_low and y_high (the interval), or for
     classes y_predicted and one y_p_... per class; and unlike_training. This is True where the model has to guess: where
     its epistemic uncertainty (what more data would take away) is beyond that of all but 1 % of the training rows, each
-    predicted without itself, or where a category is new.
+    predicted without itself, or where a category is new, or a number missing in a column that
+    had no gaps in training.
     """
     if not 0.0 < level < 1.0:
         raise typer.BadParameter(f"must lie between 0 and 1, got {level:g}", param_hint="--level")
@@ -89,6 +90,9 @@ def evaluate(
     prediction = _predict(loaded, scored)
     if loaded.was_trained_on(scored):
         note("the model was trained on these very rows, so the scores are better than they will be on others")
+    elif (n_known := loaded.count_trained_on(scored, y)) > 0:
+        some = tables.plural(n_known, "row")
+        note(f"{some} of these, or more, are rows that the model was trained on; the scores are too good by them")
     tell_scores(loaded, prediction, y, tables.plural(len(y), "row"))
     if picture is not None:
         draw(loaded, prediction, y, picture)

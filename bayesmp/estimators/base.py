@@ -209,6 +209,12 @@ class MPEstimator(BaseEstimator, ABC):
                     f"X has columns of dates, {dates}, and {name} learns from numbers only: turn them into numbers "
                     "first, e.g. the year, or days since some date"
                 ) from error
+            if said.startswith("Sparse data was passed"):
+                raise TypeError(
+                    f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or in a pipeline let the "
+                    "step before be dense, e.g. OneHotEncoder(sparse_output=False) or ColumnTransformer(..., "
+                    "sparse_threshold=0)"
+                ) from error
             if "could not convert string to float" not in said:
                 raise
             if not _is_number(y, said):

@@ -98,6 +98,8 @@ class MPRegressor(RegressorMixin, SavedEstimator):
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:
         """Lower and upper ends of the intervals that hold new targets with this probability each."""
+        if np.ndim(level) != 0:
+            raise TypeError(f"level must be one number between 0 and 1, got {level!r}; call it once for each level")
         low, high = (self._y_scaling.undo(end.numpy()) for end in self._predict(X).interval(level))
         return self._shaped(low), self._shaped(high)
 

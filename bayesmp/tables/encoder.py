@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesmp.tables.files import check_column
-from bayesmp.tables.values import MISSING, MOSTLY, Floats, as_numbers, as_texts, is_categorical
+from bayesmp.tables.values import (
+    MISSING,
+    MOSTLY,
+    Floats,
+    as_numbers,
+    as_texts,
+    has_codes,
+    read_numbers,
+    tell_reading,
+)
 from bayesmp.tables.words import TableError, plural, some_texts
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ class Column:
         median: stands for missing numbers.
         marks_missing: whether a further column says where a number was missing.
         categories: one column of 0 and 1 each; MISSING and OTHER may be among them.
+        decimal: sign of numbers that are dressed up, such as 1.234,50; None for plain ones.
     """
 
     name: str
@@ -40,6 +50,7 @@ class Column:
     median: float = 0.0
     marks_missing: bool = False
     categories: tuple[str, ...] = ()
+    decimal: str | None = None
 
     @property
     def features(self) -> list[str]:
@@ -55,7 +66,7 @@ class Encoded:
 
     Attributes:
         x: the numbers.
-        is_unseen: rows with a category that the training table did not have, (n,).
+        is_unseen: rows with a category, or with a gap in a column, that the training table did not have, (n,).
         notes: sentences about what had to be done.
     """
 
@@ -70,7 +81,8 @@ class TableEncoder:
 
     Numbers stay numbers; missing ones become the median, and a further column says where they were missing. Texts,
     booleans and categories become a column of 0 and 1 per category; missing ones are a category of their own. A
-    category that training did not have is 0 in all of them. Columns that are constant, empty, or different in each row
+    category that training did not have is 0 in all of them. Numbers may be written as 1.234,50 or 30 %, and codes with
+    zeros in front that repeat (01067) are categories. Columns that are constant, empty, or different in each row
     (names, numbers of rows) are left out.
 
     Attributes:
@@ -123,10 +135,10 @@ class TableEncoder:
         is_unseen = np.zeros(len(frame), dtype=bool)
         for column in self.columns:
             if column.kind == "number":
-                part, said = _encode_numbers(column, frame[column.name])
+                part, unseen, said = _encode_numbers(column, frame[column.name])
             else:
                 part, unseen, said = _encode_categories(column, frame[column.name])
-                is_unseen |= unseen
+            is_unseen |= unseen
             parts.append(part)
             notes += said
         return Encoded(np.concatenate(parts, axis=1), is_unseen, notes)
@@ -145,9 +157,14 @@ class TableEncoder:
         n_missing = int(values.isna().sum())
         if n_missing == len(values):
             return self._leave_out(name, "all values are missing")
-        if is_category or is_categorical(values):
+        found = None if is_category else read_numbers(values)
+        if found is None:
+            if not is_category and has_codes(values):
+                self.notes.append(f"column {name!r} has codes with zeros in front: taken as categories")
             return self._add_categories(name, values)
-        numbers, bad = as_numbers(values)
+        numbers, bad, decimal = found
+        if decimal is not None:
+            self.notes.append(f"column {name!r}: {tell_reading(values, numbers)}")
         if len(bad) > 0:
             self.notes.append(f"column {name!r} holds numbers but for {some_texts(bad)}: taken as missing")
         present = numbers[~np.isnan(numbers)]
@@ -162,7 +179,7 @@ class TableEncoder:
             self.notes.append(
                 f"column {name!r}: {plural(n_missing, 'missing number')} replaced by the median, and marked"
             )
-        self.columns.append(Column(name, "number", float(np.median(present)), has_missing))
+        self.columns.append(Column(name, "number", float(np.median(present)), has_missing, decimal=decimal))
 
     def _add_categories(self, name: str, values: Series) -> None:
         texts = as_texts(values)
@@ -190,9 +207,9 @@ class TableEncoder:
         self.notes.append(f"column {name!r} left out: {why}")
 
 
-def _encode_numbers(column: Column, values: Series) -> tuple[Floats, list[str]]:
-    numbers, bad = as_numbers(values)
-    if len(bad) > (1.0 - MOSTLY) * len(values):
+def _encode_numbers(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
+    numbers, bad = as_numbers(values, column.decimal)
+    if len(values) - len(bad) < MOSTLY * len(values):
         raise TableError(f"column {column.name!r} held numbers in the training table, and now {some_texts(bad)}")
     is_missing = np.isnan(numbers)
     notes = [f"column {column.name!r}: {some_texts(bad)} taken as missing"] if bad else []
@@ -202,7 +219,9 @@ def _encode_numbers(column: Column, values: Series) -> tuple[Floats, list[str]]:
             "were none in training"
         )
     filled = np.where(is_missing, column.median, numbers)
-    return np.stack([filled, is_missing] if column.marks_missing else [filled], axis=1), notes
+    if column.marks_missing:
+        return np.stack([filled, is_missing], axis=1), np.zeros_like(is_missing), notes
+    return filled[:, None], is_missing, notes  # what a gap means was not learned: these rows are guesses
 
 
 def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,17 +16,18 @@ from bayesmp.tables.words import TableError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ENDINGS = (".csv", ".parquet")
+ENDINGS = (".csv", ".tsv", ".parquet")
+PLAIN_NUMBER = re.compile(r"[+-]?\d*\.?\d+(\.\d+)?")  # pandas numbers a name that is there twice: 1.5.1
 
 
 def check_ending(path: Path) -> None:
     """Raise unless the ending says how to read or write the file."""
     if path.suffix.lower() not in ENDINGS:
-        raise TableError(f"{str(path)!r} must end in .csv or .parquet, so that it is clear what it is")
+        raise TableError(f"{str(path)!r} must end in .csv, .tsv or .parquet, so that it is clear what it is")
 
 
 def read_table(path: Path) -> DataFrame:
-    """The table in a CSV file (UTF-8; commas, semicolons or tabs; names in the first line) or a Parquet file."""
+    """The table in a CSV or TSV file (UTF-8; commas, semicolons or tabs; names in the first line) or a Parquet file."""
     pandas = require_pandas()
     check_ending(path)
     if not path.is_file():
@@ -43,12 +45,12 @@ def read_table(path: Path) -> DataFrame:
 
 
 def write_table(frame: DataFrame, path: Path) -> None:
-    """Write a CSV or Parquet file, by its ending."""
+    """Write a CSV, TSV or Parquet file, by its ending."""
     if path.suffix.lower() == ".parquet":
         with _needs_pyarrow():
             frame.to_parquet(path, index=False)
     else:
-        frame.to_csv(path, index=False)
+        frame.to_csv(path, index=False, sep="\t" if path.suffix.lower() == ".tsv" else ",")
 
 
 def _read_csv(pandas: Any, path: Path) -> DataFrame:
@@ -100,6 +102,11 @@ def check_column(name: str, columns: Iterable[str]) -> None:
     known = list(columns)
     if name in known:
         return
+    if known and all(map(PLAIN_NUMBER.fullmatch, known)):
+        raise TableError(
+            f"there is no column {name!r}: the first line holds numbers ({', '.join(known[:3])}), where the names "
+            "of the columns should be"
+        )
     near = difflib.get_close_matches(name, known, n=3) or [c for c in known if c.lower() == name.lower()]
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(map(repr, known[:20]))}"
     raise TableError(f"there is no column {name!r}; {hint}")

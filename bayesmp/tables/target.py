@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesmp.tables.values import (
+    LEADING_ZERO,
     MISSING,
     MOSTLY,
     as_numbers,
@@ -17,7 +17,8 @@ from bayesmp.tables.values import (
     is_named,
     is_text,
     refuse_dates,
-    refuse_dressed_numbers,
+    sign_needed,
+    tell_reading,
 )
 from bayesmp.tables.words import TableError, some_texts
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 MAX_WHOLE_CLASSES = 10  # whole numbers with more different values are a quantity
 MIN_REPEATS = 5  # and so are those that repeat less often than this, on average
 MAX_NAMED = 50  # whole numbers with no more different values than this may have been meant as classes
-LEADING_ZERO = re.compile(r"[+-]?0\d+")
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,13 @@ class Target:
         name: of its column.
         task: "regression" or "classification".
         is_whole: whether classes are whole numbers; else they are texts.
+        decimal: sign of numbers that are dressed up, such as 1.234,50; None for plain ones.
     """
 
     name: str
     task: str
     is_whole: bool = False
+    decimal: str | None = None
 
     @classmethod
     def decide(cls, values: Series, task: str | None = None) -> tuple[Target, str]:
@@ -55,18 +57,17 @@ class Target:
             raise TableError(f"the target {name!r} has no values")
         if task != "classification":
             refuse_dates(values)
-        numbers, bad = (np.empty(0), []) if is_named(values) else as_numbers(values)
+        decimal = sign_needed(values) if task != "classification" else None
+        numbers, bad = (np.empty(0), []) if is_named(values) else as_numbers(values, decimal)
         present = numbers[~np.isnan(numbers)]
         is_number = len(present) > 0 and len(present) >= MOSTLY * (len(present) + len(bad))
-        if not is_number and bad and task != "classification":
-            refuse_dressed_numbers(values)
-        n_kinds = len(np.unique(present)) if is_number else values.nunique()
+        n_kinds = len(np.unique(present)) if is_number else _count_texts(values)
         is_whole = is_number and bool((present == np.round(present)).all())
         repeats = len(present) >= MIN_REPEATS * n_kinds
         few = is_whole and n_kinds <= MAX_WHOLE_CLASSES and repeats
         has_zeros = is_text(values) and any(LEADING_ZERO.fullmatch(str(value)) for value in values.dropna())
         if few and task != "regression" and (bad or has_zeros):  # names of classes, such as 1, 2, x, or 01, 02
-            is_number, is_whole, n_kinds = False, False, values.nunique()
+            is_number, is_whole, n_kinds = False, False, _count_texts(values)
         chosen = task or ("classification" if not is_number or few else "regression")
         first, n_known = values.dropna().iloc[0], int(values.notna().sum())
         if chosen == "regression" and not is_number:
@@ -78,7 +79,7 @@ class Target:
             raise TableError(
                 f"the target {name!r} has {n_kinds:,} different values in {n_known:,} rows; classes must repeat{remedy}"
             )
-        target = cls(name, chosen, chosen == "classification" and is_whole)
+        target = cls(name, chosen, chosen == "classification" and is_whole, decimal)
         kind = "whole numbers" if is_whole else "numbers" if is_number else "values"
         why = f"{n_kinds:,} different {kind}, taken as {'classes' if chosen == 'classification' else 'a quantity'}"
         if task is not None:
@@ -88,6 +89,8 @@ class Target:
             why += f" (--task {other} would change that)"
         if bad and (chosen == "regression" or is_whole):
             why += f"; {some_texts(bad)} taken as missing"
+        if decimal is not None:
+            why += f"; {tell_reading(values, numbers)}"
         return target, why
 
     def read(self, values: Series) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -95,9 +98,14 @@ class Target:
         if self.task == "classification" and not self.is_whole:
             texts = as_texts(values)
             return texts.astype(str), texts != MISSING
-        numbers, _ = as_numbers(values)
+        numbers, _ = as_numbers(values, self.decimal)
         known = ~np.isnan(numbers)
         if not self.is_whole:
             return numbers, known
         known &= np.nan_to_num(numbers) == np.round(np.nan_to_num(numbers))
         return np.where(known, numbers, 0.0).astype(np.int64), known
+
+
+def _count_texts(values: Series) -> int:
+    """How many different texts; blanks around them make no difference."""
+    return len(set(as_texts(values.dropna())))

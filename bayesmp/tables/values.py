@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesmp.tables.dressed import DRESSED, decimal_sign, undress
 from bayesmp.tables.words import TableError
 
 if TYPE_CHECKING:
@@ -17,9 +18,12 @@ Floats: TypeAlias = NDArray[np.float64]
 
 MOSTLY = 0.8  # share of a text column that must be numbers for the rest to count as missing
 LARGEST = 1e100  # squares of larger numbers overflow
+REPEATED = 0.5  # different codes per row, at most; beyond that, zeros in front only fill up numbers
 MISSING = "(missing)"  # stands for values that are not there
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
-DRESSED = re.compile(r"[+-]?[$€£¥]?\s?[+-]?\d[\d.,' ]*[$€£¥%]?")  # $1,200 or 12,5 or 30 %
+CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s?([aApP]\.?[mM]\.?)?")  # 7:30 or 19:05:59
+CODE = re.compile(r"\d+")
+LEADING_ZERO = re.compile(r"[+-]?0\d+")  # 01067, where a number would be written 1067
 
 
 def require_pandas() -> Any:
@@ -31,10 +35,18 @@ def require_pandas() -> Any:
     return pandas
 
 
-def as_numbers(values: Series) -> tuple[Floats, list[str]]:
-    """The numbers of a column, NaN where there is none, and the texts that stood there instead."""
+def as_numbers(values: Series, decimal: str | None = None) -> tuple[Floats, list[str]]:
+    """The numbers of a column, NaN where there is none, and the texts that stood there instead.
+
+    Args:
+        values: the column.
+        decimal: for texts that are dressed up (1.234,50 or 30 %), their decimal sign; None reads plain numbers alone.
+    """
     pandas = require_pandas()
-    numbers = pandas.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    plain = values
+    if decimal is not None and is_text(values):
+        plain = values.map(lambda value: _undressed(str(value), decimal), na_action="ignore")
+    numbers = pandas.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     too_large = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(too_large) > 0:
         raise TableError(
@@ -45,6 +57,11 @@ def as_numbers(values: Series) -> tuple[Floats, list[str]]:
     return numbers, [str(value) for value in values[is_bad]]
 
 
+def _undressed(text: str, decimal: str) -> str:
+    """The number in a text as Python writes it, or the text; a point leaves all that Python reads, such as 1e-5."""
+    return undress(text, decimal) or (text if decimal == "." else "")
+
+
 def refuse_dates(values: Series) -> None:
     """Raise if the column holds dates or times."""
     present = values.dropna()
@@ -52,22 +69,22 @@ def refuse_dates(values: Series) -> None:
     if len(present) == 0 or not (is_time or is_text(values)):
         return
     first = str(present.iloc[0])
-    if is_time or all(DATE.fullmatch(str(value)) for value in present):
+    if is_time or any(all(kind.fullmatch(str(value).strip()) for value in present) for kind in (DATE, CLOCK)):
         raise TableError(
             f"column {values.name!r} holds dates or times ({first}); turn it into numbers first, e.g. the year, the "
-            "month, or days since some day, or leave it out with --drop"
+            "month, hours, or days since some day, or leave it out with --drop"
         )
 
 
-def refuse_dressed_numbers(values: Series) -> None:
-    """Raise if all texts of a column look like numbers, but with commas or signs that nothing here can read."""
+def has_codes(values: Series) -> bool:
+    """Whether the texts are codes such as 01067: digits alone, some with a zero in front, most of them there again."""
+    if not is_text(values):
+        return False
     present = values.dropna()
-    if all(DRESSED.fullmatch(str(value).strip()) for value in present):
-        dressed = next((value for value in present if not str(value).strip().lstrip("-").isdigit()), present.iloc[0])
-        raise TableError(
-            f"column {values.name!r} seems to hold numbers with commas or signs ({dressed}); write them as "
-            "plain numbers such as 1234.5, or leave it out with --drop unless it is the target"
-        )
+    if not all(CODE.fullmatch(str(value).strip()) for value in present):
+        return False
+    texts = [str(value).strip() for value in present]
+    return any(map(LEADING_ZERO.fullmatch, texts)) and len(set(texts)) <= REPEATED * len(texts)
 
 
 def is_text(values: Series) -> bool:
@@ -80,16 +97,36 @@ def is_named(values: Series) -> bool:
     return not is_text(values) and values.dtype.kind not in "iufmM"
 
 
-def is_categorical(values: Series) -> bool:
-    """Whether the column is to become categories; dates are refused."""
+class Numbers(NamedTuple):
+    """What a column of numbers holds: NaN for gaps, the texts that stood there, and the sign of dressed numbers."""
+
+    values: Floats
+    others: list[str]
+    decimal: str | None
+
+
+def read_numbers(values: Series) -> Numbers | None:
+    """The numbers of a column of the training table, or None if it is to become categories; dates are refused."""
     refuse_dates(values)
+    if is_named(values) or has_codes(values):
+        return None
+    decimal = sign_needed(values)
+    numbers, others = as_numbers(values, decimal)
+    if is_text(values) and float((~np.isnan(numbers)).sum()) < MOSTLY * float(values.notna().sum()):
+        return None
+    return Numbers(numbers, others, decimal)
+
+
+def sign_needed(values: Series) -> str | None:
+    """The decimal sign of a column with dressed numbers; None if they are plain, or not mostly numbers."""
     if not is_text(values):
-        return is_named(values)
-    numbers, _ = as_numbers(values)
-    if float((~np.isnan(numbers)).sum()) >= MOSTLY * float(values.notna().sum()):
-        return False
-    refuse_dressed_numbers(values)
-    return True
+        return None
+    _, others = as_numbers(values)
+    n_others = sum(DRESSED.fullmatch(text.strip()) is None for text in others)
+    n_known = int(values.notna().sum())
+    if n_others == len(others) or n_known - n_others < MOSTLY * n_known:
+        return None
+    return decimal_sign(values)
 
 
 def as_texts(values: Series) -> NDArray[np.object_]:
@@ -106,3 +143,10 @@ def as_text(value: Any) -> str:
         value = int(value)
     text = str(value).strip()
     return text.capitalize() if text.lower() in ("true", "false") else text
+
+
+def tell_reading(values: Series, numbers: Floats) -> str:
+    """How the first dressed number of a column was read."""
+    texts = [(str(text).strip(), number) for text, number in zip(values, numbers, strict=True) if not np.isnan(number)]
+    text, number = next(((text, number) for text, number in texts if "," in text or "." in text), texts[0])
+    return f"numbers with commas or signs, {text} is read as {number:.12g}"

@@ -62,6 +62,8 @@ def test_intervals_hold_what_they_promise(fitted):
     assert widths[0] < widths[1]
     with pytest.raises(ValueError, match="level must lie strictly between 0 and 1, got 90"):
         model.predict_interval(x_new, 90)
+    with pytest.raises(TypeError, match=r"one number between 0 and 1, got \[0.5, 0.9\]"):
+        model.predict_interval(x_new, [0.5, 0.9])
 
 
 def test_epistemic_std_grows_away_from_the_data_and_is_less_than_all(fitted):
