@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesmp.arithmetic import eigh, exact_products
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, total
+from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, root_of, total
 from bayesmp.belief.past import Past
 from bayesmp.belief.spread import Spread
 from bayesmp.layers.base import Gradient
@@ -156,17 +156,17 @@ class AnchoredBasis:
                 else _rest_spread_evenly(anchor, prior, var, rest, along)
                 for anchor, prior, var, rest, couples in parts
             ]
-        values, vectors = eigh(precision)
-        half = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
-        if self.is_exact:  # the basis is orthonormal, and D the prior
-            data = precision
-        else:
-            along = self.turn @ half
-            data = along.T @ total([a.gram(base) for a, base in zip(self.anchors, bases, strict=True)]) @ along
-        eye = torch.eye(len(half), dtype=half.dtype, device=half.device)
-        factor = torch.linalg.cholesky(eye + data)
-        reduction = torch.linalg.solve_triangular(factor, half, upper=False).T  # R R^T = (M^{-1} + V^T D^{-1} V)^{-1}
-        return Anchored(self, bases, half, reduction.contiguous())
+        half = root_of(precision)
+        gram = None if self.is_exact else self.within(bases)  # the basis is orthonormal under the prior
+        data = half.T @ half if gram is None else half.T @ gram @ half
+        factor = torch.linalg.cholesky(data + torch.eye(len(half), dtype=half.dtype, device=half.device))
+        reduction = torch.linalg.solve_triangular(factor, half.T, upper=False).T  # R R^T = (M^{-1} + V^T D^{-1} V)^{-1}
+        return Anchored(self, bases, half, reduction.contiguous(), gram=gram)
+
+    def within(self, bases: Sequence[Spread]) -> Tensor:
+        """V^T D^{-1} V (r, r) in float64."""
+        grams = total([anchor.gram(base) for anchor, base in zip(self.anchors, bases, strict=True)])
+        return self.turn.T @ grams @ self.turn
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,7 @@ class Anchored(Belief):
     half: Tensor
     reduction: Tensor
     n_rows: int = 0
+    gram: Tensor | None = None  # V^T D^{-1} V (r, r), if it is known
 
     @property
     def is_exact(self) -> bool:  # type: ignore[override]
@@ -226,8 +227,7 @@ class Anchored(Belief):
     def _across(self) -> Tensor:
         """T L^{-T} (m, r) with L L^T = V^T D^{-1} V."""
         turn = self.basis.turn
-        grams = total([anchor.gram(base) for anchor, base in zip(self.basis.anchors, self.bases, strict=True)])
-        gram = turn.T @ grams @ turn
+        gram = self.basis.within(self.bases) if self.gram is None else self.gram
         eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         factor = torch.linalg.cholesky(gram + NEGLIGIBLE * gram.diagonal().mean() * eye)
         return torch.linalg.solve_triangular(factor, turn.T, upper=False).T.contiguous()
@@ -260,12 +260,20 @@ class Anchored(Belief):
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         found = [base.weights(slope) for slope, base in zip(slopes, self.bases, strict=True)]
         along = torch.stack([a.along(part) for a, part in zip(self.basis.anchors, found, strict=True)]).sum(0)
-        inner = self.reduction @ (self.reduction.T @ (self.basis.turn.T @ along.double()))
-        weights = (self.basis.turn @ inner).to(found[0])
+        weights = (self.shadow @ (self.shadow.T @ along.double())).to(found[0])
         return [
             part - base.weights(anchor.mix(weights, part.shape))
             for part, anchor, base in zip(found, self.basis.anchors, self.bases, strict=True)
         ]
+
+    def solve_each(self, gradients: Sequence[Gradient]) -> list[Tensor]:
+        cross, _ = self.basis.products(gradients, self.bases, own=False)  # (b, 1, m)
+        weights = (cross[:, 0].double() @ self.shadow @ self.shadow.T).to(cross)
+        found = []
+        for part, anchor, base in zip(gradients, self.basis.anchors, self.bases, strict=True):
+            rows = part.slopes[0].transpose(1, 2) @ part.inputs  # (b, o, i)
+            found.append(base.weights(rows - torch.stack([anchor.mix(each, rows.shape[1:]) for each in weights])))
+        return found
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
         """H^{-1} b for b of covariance H = D + V M V^T."""

@@ -155,7 +155,9 @@ class Spectrum:
 
     def turn(self, features: Tensor) -> Tensor:
         """Features (b, k, r) along the eigenvectors."""
-        return features if self.vectors is None else features @ self.vectors.to(features)
+        if self.vectors is None:
+            return features
+        return (features.flatten(0, 1) @ self.vectors.to(features)).view_as(features)  # as one product, not b of them
 
     def covariance(self, turned: Tensor, outside: Tensor | float, factor: float) -> Tensor:
         """(b, k, k), from turned features and what lies outside the span of the basis."""
@@ -174,6 +176,15 @@ def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
             stop = start + step
             total[:stop, start:stop] += rows[:, :stop].T @ rows[:, start:stop]
     return total.triu() + total.triu(1).T
+
+
+def root_of(matrix: Tensor) -> Tensor:
+    """F (r, r) with F F^T the matrix, which is symmetric and, but for rounding, not negative."""
+    factor, fails = torch.linalg.cholesky_ex(matrix)
+    if not bool(fails):
+        return factor
+    values, vectors = eigh(matrix)
+    return (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
 
 
 def chunks(gradients: Gradients, n_numbers: int) -> Iterator[Gradients]:
