@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh, exact_products
+from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, root_of, total
+from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, root_of, total, weighted_gram
 from bayesmp.belief.past import Past
 from bayesmp.belief.spread import Spread
 from bayesmp.layers.base import Gradient
@@ -29,6 +30,7 @@ class AnchoredBasis:
     turn: Tensor  # T (m, r), float64
     is_exact: bool
     points: Points | None = None  # where the anchors come from, if that is known
+    is_formed: bool = False  # whether the basis is kept as directions, too: rows with many outputs meet it sooner
 
     @classmethod
     def of(
@@ -39,9 +41,10 @@ class AnchoredBasis:
         is_exact: bool,
         older: Sequence[LayerAnchors] | None = None,
         points: Points | None = None,
+        n_seen: tuple[int, int] = (0, 1),
     ) -> AnchoredBasis:
         """From gradients (1, m, ...): one row of the training data per anchor; and from anchors of the past. Points
-        are those of all of them.
+        are those of all of them. The examples that it is made for are n_seen[0], with n_seen[1] outputs each.
         """
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
         if older is not None:
@@ -50,7 +53,10 @@ class AnchoredBasis:
         values, vectors = eigh(total(grams))
         kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
         turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
-        return cls(anchors, prior_vars, turn, is_exact, points)
+        is_dense = turn.device.type == "cpu" and all(part.rows is None for part in anchors)
+        shapes = [(len(var), var.shape[1]) for var in prior_vars]
+        is_formed = is_dense and directions.pay(shapes, *n_seen, len(turn))
+        return cls(anchors, prior_vars, turn, is_exact, points, is_formed)
 
     @cached_property
     def priors(self) -> list[Spread]:
@@ -68,11 +74,36 @@ class AnchoredBasis:
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
         bases = self.priors
+        if self.is_formed:
+            return self.met(gradients, self.formed)
         found: list[Tensor] = []
         for part in self.chunks(gradients):
             cross, _ = self.products(part, bases, own=False)
             found.append(cross @ self.turn.to(cross))
         return found[0] if len(found) == 1 else torch.cat(found)
+
+    @cached_property
+    def spanned(self) -> list[Tensor]:
+        """J_z^T T as directions, (i, o, r) per layer."""
+        return [directions.form(anchor, self.turn.to(self.prior_vars[0])) for anchor in self.anchors]
+
+    @cached_property
+    def formed(self) -> list[Tensor]:
+        """The same under the prior, whose products with rows are their features."""
+        return [prior.along_inputs(part) for prior, part in zip(self.priors, self.spanned, strict=True)]
+
+    def met(self, gradients: Gradients, parts: Sequence[Tensor]) -> Tensor:
+        """(b, k, r): J_x times directions (i, o, r) of each layer."""
+        return torch.cat([self._met(chunk, parts) for chunk in self.wide_chunks(gradients)])
+
+    def _met(self, gradients: Gradients, parts: Sequence[Tensor]) -> Tensor:
+        given = zip(gradients, parts, strict=True)
+        return total([directions.along(gradient, part) for gradient, part in given if gradient is not None])
+
+    def wide_chunks(self, gradients: Gradients) -> Iterator[Gradients]:
+        given = next(part for part in gradients if part is not None)
+        widest = max(len(var) for var in self.prior_vars)
+        return chunks(gradients, max(widest, len(given.slopes)) * self.turn.shape[1])
 
     def along(self, anchors: Sequence[LayerAnchors]) -> Tensor:
         """(m, r) in float64: features of m rows that were kept."""
@@ -87,14 +118,13 @@ class AnchoredBasis:
     def outside(self, gradients: Gradients, features: Tensor | None = None) -> Tensor:
         """(b, k, k): covariance under the prior of what lies outside the span; rounding where nothing does."""
         features = self.features(gradients) if features is None else features
-        whole = total(
-            [
-                anchor.own_product(gradient, base)
-                for anchor, gradient, base in zip(self.anchors, gradients, self.priors, strict=True)
-                if gradient is not None
-            ]
-        )
+        whole = self.own_products(gradients, self.priors)
         return lifted(whole - features @ features.transpose(1, 2), whole)
+
+    def own_products(self, gradients: Gradients, bases: Sequence[Spread]) -> Tensor:
+        """(b, k, k): J_x D^{-1} J_x^T over the layers that take part."""
+        parts = zip(self.anchors, gradients, bases, strict=True)
+        return total([anchor.own_product(part, base) for anchor, part, base in parts if part is not None])
 
     def chunks(self, gradients: Gradients) -> Iterator[Gradients]:
         given = next(part for part in gradients if part is not None)
@@ -113,6 +143,23 @@ class AnchoredBasis:
             cross = cross.add_(more_cross)
             whole = None if whole is None or more_whole is None else whole + more_whole
         return cross, whole
+
+    def said_by(self, gradients: Sequence[Gradient], features: Tensor, rho: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What data with rho (b, k) say in the coordinates, sum_n features^T Lambda features (r, r), and `missed_by`."""
+        if not self.is_formed:
+            return weighted_gram(features, rho), self.missed_by(gradients, features, rho)
+        gathered, start = [torch.zeros_like(part) for part in self.formed], 0
+        for chunk in self.wide_chunks(gradients):
+            given = [gradient for gradient in chunk if gradient is not None]
+            rows = slice(start, start + given[0].slopes.shape[1])
+            start = rows.stop
+            said = features[rows] * rho[rows, :, None]
+            for part, gradient in zip(gathered, given, strict=True):
+                part += directions.gather(gradient, said)  # J^T Lambda features
+        precision = directions.meet(self.formed, gathered)
+        parts = zip(self.anchors, gradients, gathered, self.spanned, strict=True)
+        missed = [anchor.missed_along(gradient, rho, said, own) for anchor, gradient, said, own in parts]
+        return 0.5 * (precision + precision.T), missed
 
     def missed_by(self, gradients: Sequence[Gradient], features: Tensor, rho: Tensor) -> list[Tensor]:
         """Per layer, what data with rho (b, k) bring to the weights of a unit, averaged over units: (i,) all of it, or,
@@ -197,8 +244,27 @@ class Anchored(Belief):
         """T R (m, r): what the data took away from a covariance under D, along the anchors."""
         return self.basis.turn @ self.reduction
 
+    def _formed(self, weights: Tensor) -> list[Tensor]:
+        """D^{-1} J_z^T T applied to weights (r, q): directions (i, o, q) per layer."""
+        parts = [part @ weights.to(part) for part in self.basis.spanned]
+        return [base.along_inputs(part) for base, part in zip(self.bases, parts, strict=True)]
+
+    @cached_property
+    def _formed_shadow(self) -> list[Tensor]:
+        return self._formed(self.reduction)
+
+    @cached_property
+    def _formed_across(self) -> list[Tensor]:
+        return self._formed(self._inverse_root)
+
     def covariance(self, gradients: Gradients) -> Tensor:
         found = []
+        if self.basis.is_formed:
+            for chunk in self.basis.wide_chunks(gradients):
+                whole = self.basis.own_products(chunk, self.bases)
+                part = self.basis.met(chunk, self._formed_shadow)
+                found.append(lifted(whole - part @ part.transpose(1, 2), whole))
+            return torch.cat(found)
         for chunk in self.basis.chunks(gradients):
             cross, whole = self.basis.products(chunk, self.bases)
             assert whole is not None
@@ -212,25 +278,34 @@ class Anchored(Belief):
         if self.is_exact:
             return self.covariance(gradients), None
         inside, outside = [], []
-        for chunk in self.basis.chunks(gradients):
-            cross, whole = self.basis.products(chunk, self.bases)
-            assert whole is not None
-            with exact_products(cross.device):
-                along = cross @ self._across.to(cross)
-                part = cross @ self.shadow.to(cross)
+        for whole, along, part in self._met_both(gradients):
+            with exact_products(whole.device):
                 span = along @ along.transpose(1, 2)
                 outside.append(lifted(whole - span, whole))
                 inside.append(lifted(span - part @ part.transpose(1, 2), span))
         return torch.cat(inside), torch.cat(outside)
 
+    def _met_both(self, gradients: Gradients) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """J D^{-1} J^T (b, k, k), and J D^{-1} V times L^{-T} and times R, (b, k, r), of some examples at a time."""
+        if self.basis.is_formed:
+            for chunk in self.basis.wide_chunks(gradients):
+                along, part = (self.basis.met(chunk, parts) for parts in (self._formed_across, self._formed_shadow))
+                yield self.basis.own_products(chunk, self.bases), along, part
+            return
+        across = self.basis.turn @ self._inverse_root
+        for chunk in self.basis.chunks(gradients):
+            cross, whole = self.basis.products(chunk, self.bases)
+            assert whole is not None
+            with exact_products(cross.device):
+                yield whole, cross @ across.to(cross), cross @ self.shadow.to(cross)
+
     @cached_property
-    def _across(self) -> Tensor:
-        """T L^{-T} (m, r) with L L^T = V^T D^{-1} V."""
-        turn = self.basis.turn
+    def _inverse_root(self) -> Tensor:
+        """L^{-T} (r, r) with L L^T = V^T D^{-1} V."""
         gram = self.basis.within(self.bases) if self.gram is None else self.gram
         eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         factor = torch.linalg.cholesky(gram + NEGLIGIBLE * gram.diagonal().mean() * eye)
-        return torch.linalg.solve_triangular(factor, turn.T, upper=False).T.contiguous()
+        return torch.linalg.solve_triangular(factor, eye, upper=False).T.contiguous()
 
     @property
     def degrees_of_freedom(self) -> float:
@@ -300,6 +375,7 @@ class Anchored(Belief):
             "form": "anchored",
             "n_layers": len(self.bases),
             "is_exact": self.is_exact,
+            "is_formed": self.basis.is_formed,
             "n_rows": self.n_rows,
             "couples": [base.couples for base in self.bases],
         }
@@ -315,6 +391,7 @@ class Anchored(Belief):
             basis.turn.to(device),
             basis.is_exact,
             None if basis.points is None else basis.points.map(cast),
+            basis.is_formed and device.type == "cpu",
         )
         bases, half, reduction = (
             [base.map(cast) for base in self.bases],
