@@ -169,13 +169,25 @@ def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
     """sum over examples and outputs of rho f f^T, (r, r) in float64, for features (b, k, r) and rho (b, k)."""
     total = torch.zeros(features.shape[2], features.shape[2], dtype=torch.float64, device=features.device)
     size = max(1, CHUNK.get(features.device.type, CHUNK["cpu"]) // max(1, features[0].numel()))
-    step = -(-features.shape[2] // GRAM_BLOCKS)
     for part, precision in zip(features.split(size), rho.split(size), strict=True):
         rows = (part * precision.to(part).sqrt()[..., None]).flatten(0, 1)
-        for start in range(0, rows.shape[1], step):  # what lies below the diagonal is known by symmetry
-            stop = start + step
-            total[:stop, start:stop] += rows[:, :stop].T @ rows[:, start:stop]
+        _add_upper(total, rows, rows)
     return total.triu() + total.triu(1).T
+
+
+def symmetric_product(left: Tensor, right: Tensor) -> Tensor:
+    """left^T right (r, r), which is known to be symmetric, for (n, r) each."""
+    total = left.new_zeros(left.shape[1], left.shape[1])
+    _add_upper(total, left, right)
+    return total.triu() + total.triu(1).T
+
+
+def _add_upper(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add what lies above the diagonal of left^T right, and not much more: the rest is known by symmetry."""
+    step = max(1, -(-len(total) // GRAM_BLOCKS))
+    for start in range(0, len(total), step):
+        stop = start + step
+        total[:stop, start:stop] += left[:, :stop].T @ right[:, start:stop]
 
 
 def root_of(matrix: Tensor) -> Tensor:
@@ -187,10 +199,12 @@ def root_of(matrix: Tensor) -> Tensor:
     return (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
 
 
-def chunks(gradients: Gradients, n_numbers: int) -> Iterator[Gradients]:
-    """The gradients of a few examples at a time, as many as can be worked on in cache with n_numbers for each."""
+def chunks(gradients: Gradients, n_numbers: int, least: int = 1) -> Iterator[Gradients]:
+    """The gradients of a few examples at a time, as many as can be worked on in cache with n_numbers for each, but not
+    fewer than the least.
+    """
     given = next(part for part in gradients if part is not None)
-    size = max(1, CHUNK.get(given.slopes.device.type, CHUNK["cpu"]) // n_numbers)
+    size = max(least, CHUNK.get(given.slopes.device.type, CHUNK["cpu"]) // n_numbers)
     for start in range(0, given.slopes.shape[1], size):
         rows = slice(start, start + size)
         yield [part and Gradient(part.inputs[rows], part.slopes[:, rows]) for part in gradients]

@@ -15,7 +15,8 @@ from torch import Tensor
 from bayesmp.belief.anchors import LayerAnchors
 from bayesmp.layers.base import Gradient
 
-SLOWER = 1.7  # time of a multiplication along directions, in small products, over that of one along anchors
+SLOWER = 2.2  # time of a multiplication along directions, in small products, over that of one along anchors
+AT_ONCE = 64  # examples, at least: directions of a small network are read from memory again for each such part
 CROSSING = 1.3  # time along anchors, with what meets them, over that of its largest product
 
 
