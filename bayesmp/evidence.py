@@ -219,9 +219,7 @@ def make_basis(
     if is_full:
         return FullBasis([var.double().sqrt() for var in prior_vars], points)
     n_seen = (len(x), network.n_outputs)
-    return AnchoredBasis.of(
-        gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points, n_seen=n_seen
-    )
+    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points, n_seen=n_seen)
 
 
 def _draw_points(network: Network, x: Tensor, n_points: int, generator: torch.Generator, *, all_rows: bool) -> Points:

@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh, exact_products
+from bayesmp.arithmetic import exact_products
 from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, root_of, symmetric_product, total, weighted_gram
+from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, root_of, total, weighted_gram
+from bayesmp.belief.orthonormal import NEGLIGIBLE, orthonormal
 from bayesmp.belief.past import Past
+from bayesmp.belief.rest import rest_coupled, rest_spread_evenly
 from bayesmp.belief.spread import Spread
 from bayesmp.layers.base import Gradient
-
-NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
-FAR_ABOVE = 3.0  # times that, as estimated, where surely none is
-POWERS = 8  # after which a vector tells the largest eigenvalue, of a thousand, to a factor of 1.5
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class AnchoredBasis:
         return cross, whole
 
     def said_by(self, gradients: Sequence[Gradient], features: Tensor, rho: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What data with rho (b, k) say in the coordinates, sum_n features^T Lambda features (r, r), and `missed_by`."""
+        """What data with rho (b, k) say in the coordinates, sum_n features^T Lambda features, and `missed_by`."""
         if not self.is_formed:
             return weighted_gram(features, rho), self.missed_by(gradients, features, rho)
         gathered, start = [torch.zeros_like(part) for part in self.formed], 0
@@ -198,16 +196,16 @@ class AnchoredBasis:
         bases, half = list(self.priors), root_of(precision)
         if missed is not None and not self.is_exact:
             root = self.turn @ half
-            along = symmetric_product(root.T, root.T)
+            along = root @ root.T
             parts = zip(self.anchors, self.priors, self.prior_vars, missed, self.couples, strict=True)
             bases = [
-                _rest_coupled(anchor, prior, var.shape, rest, along)
+                rest_coupled(anchor, prior, var.shape, rest, along)
                 if couples
-                else _rest_spread_evenly(anchor, prior, var, rest, along)
+                else rest_spread_evenly(anchor, prior, var, rest, along)
                 for anchor, prior, var, rest, couples in parts
             ]
         gram = None if self.is_exact else self.within(bases)  # the basis is orthonormal under the prior
-        data = symmetric_product(half, half if gram is None else gram @ half)
+        data = half.T @ (half if gram is None else gram @ half)
         factor = torch.linalg.cholesky(data + torch.eye(len(half), dtype=half.dtype, device=half.device))
         reduction = torch.linalg.solve_triangular(factor, half.T, upper=False).T  # R R^T = (M^{-1} + V^T D^{-1} V)^{-1}
         return Anchored(self, bases, half, reduction.contiguous(), gram=gram)
@@ -215,7 +213,7 @@ class AnchoredBasis:
     def within(self, bases: Sequence[Spread]) -> Tensor:
         """V^T D^{-1} V (r, r) in float64."""
         grams = total([anchor.gram(base) for anchor, base in zip(self.anchors, bases, strict=True)])
-        return symmetric_product(self.turn, grams @ self.turn)
+        return self.turn.T @ (grams @ self.turn)
 
 
 @dataclass(frozen=True)
@@ -263,9 +261,9 @@ class Anchored(Belief):
         found = []
         if self.basis.is_formed:
             for chunk in self.basis.wide_chunks(gradients):
-                whole = self.basis.own_products(chunk, self.bases)
+                prior = self.basis.own_products(chunk, self.bases)
                 part = self.basis.met(chunk, self._formed_shadow)
-                found.append(lifted(whole - part @ part.transpose(1, 2), whole))
+                found.append(lifted(prior - part @ part.transpose(1, 2), prior))
             return torch.cat(found)
         for chunk in self.basis.chunks(gradients):
             cross, whole = self.basis.products(chunk, self.bases)
@@ -395,52 +393,5 @@ class Anchored(Belief):
             None if basis.points is None else basis.points.map(cast),
             basis.is_formed and device.type == "cpu",
         )
-        bases, half, reduction = (
-            [base.map(cast) for base in self.bases],
-            self.half.to(device),
-            self.reduction.to(device),
-        )
-        return Anchored(moved, bases, half, reduction, self.n_rows)
-
-
-def orthonormal(gram: Tensor, *, by_eigenvectors: bool = False) -> Tensor:
-    """T (m, r) in float64 with T^T gram T = I, whose span has all eigenvectors with values that are not negligible.
-
-    If none is, the Cholesky factor tells as much as all eigenvectors, in a tenth of the time.
-    """
-    factor, fails = torch.linalg.cholesky_ex(gram)
-    low, high = factor.diagonal().square().aminmax()  # between the smallest and the largest eigenvalue
-    if not by_eigenvectors and not bool(fails) and bool(low > NEGLIGIBLE * high):
-        eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
-        if FAR_ABOVE * NEGLIGIBLE * _largest(factor.T) * _largest(inverse) < 1.0:
-            return inverse.T.contiguous()
-    values, vectors = eigh(gram)
-    kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
-    return (vectors[:, kept] * values[kept].rsqrt()).contiguous()
-
-
-def _largest(root: Tensor) -> float:
-    """The largest eigenvalue of root^T root, from below."""
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(len(root), 3, generator=generator, dtype=root.dtype).to(root.device)
-    size = vectors.new_zeros(())
-    for _ in range(POWERS):
-        vectors = root.T @ (root @ (vectors / torch.linalg.vector_norm(vectors, dim=0)))
-        size = torch.linalg.vector_norm(vectors, dim=0).amax()
-    return float(size)
-
-
-def _rest_coupled(anchor: LayerAnchors, prior: Spread, shape: torch.Size, missed: Tensor, along: Tensor) -> Spread:
-    """D^{-1} of one layer: what data say outside the span, averaged over units, with all covariances of inputs."""
-    _, inside = anchor.factors(along, shape)
-    rest = missed + inside / shape[0]
-    return prior.less(0.5 * (rest + rest.T), rounding=NEGLIGIBLE * float(inside.diagonal().amax()) / shape[0])
-
-
-def _rest_spread_evenly(anchor: LayerAnchors, prior: Spread, var: Tensor, seen: Tensor, along: Tensor) -> Spread:
-    """D^{-1} of one layer: of what data bring to each input the share of the layer that the span misses."""
-    whole = (seen * var.double().mean(0)).sum() * len(var)
-    inside = (along * anchor.gram(prior)).sum()
-    missed = (1.0 - inside / whole.clamp_min(torch.finfo(whole.dtype).tiny)).clamp(0.0, 1.0)
-    return prior.less(missed * seen, rounding=0.0)
+        bases = [base.map(cast) for base in self.bases]
+        return Anchored(moved, bases, self.half.to(device), self.reduction.to(device), self.n_rows)

@@ -169,25 +169,13 @@ def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
     """sum over examples and outputs of rho f f^T, (r, r) in float64, for features (b, k, r) and rho (b, k)."""
     total = torch.zeros(features.shape[2], features.shape[2], dtype=torch.float64, device=features.device)
     size = max(1, CHUNK.get(features.device.type, CHUNK["cpu"]) // max(1, features[0].numel()))
+    step = -(-features.shape[2] // GRAM_BLOCKS)
     for part, precision in zip(features.split(size), rho.split(size), strict=True):
         rows = (part * precision.to(part).sqrt()[..., None]).flatten(0, 1)
-        _add_upper(total, rows, rows)
+        for start in range(0, rows.shape[1], step):  # what lies below the diagonal is known by symmetry
+            stop = start + step
+            total[:stop, start:stop] += rows[:, :stop].T @ rows[:, start:stop]
     return total.triu() + total.triu(1).T
-
-
-def symmetric_product(left: Tensor, right: Tensor) -> Tensor:
-    """left^T right (r, r), which is known to be symmetric, for (n, r) each."""
-    total = left.new_zeros(left.shape[1], left.shape[1])
-    _add_upper(total, left, right)
-    return total.triu() + total.triu(1).T
-
-
-def _add_upper(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add what lies above the diagonal of left^T right, and not much more: the rest is known by symmetry."""
-    step = max(1, -(-len(total) // GRAM_BLOCKS))
-    for start in range(0, len(total), step):
-        stop = start + step
-        total[:stop, start:stop] += left[:, :stop].T @ right[:, start:stop]
 
 
 def root_of(matrix: Tensor) -> Tensor:
