@@ -123,11 +123,12 @@ class Examples:
         for part in self.slices(with_features=True) if self.kept is None else self.kept:
             rho = network.head.to_latent(part.m_out, part.y, log_weights).rho
             assert part.features is not None
-            product = weighted_gram(part.features, rho)
-            precision = product if precision is None else precision + product
             if isinstance(basis, AnchoredBasis) and not basis.is_exact:
-                own = basis.missed_by(network.gradients(part.x)[1], part.features, rho)
+                product, own = basis.said_by(network.gradients(part.x)[1], part.features, rho)
                 missed = own if missed is None else [a + b for a, b in zip(missed, own, strict=True)]
+            else:
+                product = weighted_gram(part.features, rho)
+            precision = product if precision is None else precision + product
         assert precision is not None
         return self.weight * precision, None if missed is None else [self.weight * part for part in missed]
 
@@ -217,7 +218,8 @@ def make_basis(
         points = None if older_points is None else points.join(older_points)
     if is_full:
         return FullBasis([var.double().sqrt() for var in prior_vars], points)
-    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points)
+    n_seen = (len(x), network.n_outputs)
+    return AnchoredBasis.of(gradients, prior_vars, is_exact=planned.is_exact, older=older, points=points, n_seen=n_seen)
 
 
 def _draw_points(network: Network, x: Tensor, n_points: int, generator: torch.Generator, *, all_rows: bool) -> Points:

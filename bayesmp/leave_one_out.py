@@ -21,6 +21,7 @@ with e - Q J d. That is the e of a `TakenOut` where d is known, and d is taken t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,7 @@ from bayesmp.heads.base import Head
 
 MAX_SHARE = 4.0  # of what a belief misses: more says that it knows nothing of these examples
 SHARE_BITS = 8  # of the share of what a belief misses; the leverage it comes from is not known better
+SHARE_STEPS, SAME_SHARE = 30, 1e-6  # of Newton, at most; a step that is none
 
 
 @dataclass(frozen=True)
@@ -90,23 +92,39 @@ def pull_of(
 def without_own(covariance: Tensor, precision: Tensor, *, limit: float) -> tuple[Tensor, int]:
     """W = (I - C Q)^{-1} C, (b, o, o), and how many leverages were cut to the limit."""
     root, wide = precision.double().sqrt(), covariance.double()
-    values, vectors = _eigh(root[:, :, None] * wide * root[:, None, :])
-    n_clipped = int((values > limit).any(1).sum())
-    kept = values.clamp(0.0, limit)
+    held, eye = _scaled(wide, root), _eye_like(wide)
+    is_above = torch.linalg.cholesky_ex(limit * eye - held).info > 0
     # C + C R (I - R C R)^{-1} R C with R = Q^{1/2}: nothing is divided by a precision, which may be 0
+    factor = torch.linalg.cholesky_ex(eye - held).L
+    half = torch.linalg.solve_triangular(factor, root[:, :, None] * wide, upper=False)
+    without = wide + half.transpose(1, 2) @ half
+    n_clipped = int(is_above.sum())
+    if n_clipped > 0:
+        without[is_above] = _cut(wide[is_above], root[is_above], limit)
+    return without.to(covariance), n_clipped
+
+
+def _cut(wide: Tensor, root: Tensor, limit: float) -> Tensor:
+    """W of examples that hold more than the limit, by the eigenvalues of R C R, with those above it cut."""
+    values, vectors = _eigh(_scaled(wide, root))
+    kept = values.clamp(0.0, limit)
     cut = (kept / (1.0 - kept) - values) / values.clamp_min(limit).square()
     gain = torch.where(values > limit, cut, 1.0 / (1.0 - kept))
     across = (wide * root[:, None, :]) @ vectors
-    without = (wide + (across * gain[:, None, :]) @ across.transpose(1, 2)).to(covariance)
-    return without, n_clipped
+    return wide + (across * gain[:, None, :]) @ across.transpose(1, 2)
 
 
 def with_own(without: Tensor, precision: Tensor) -> Tensor:
     """C = (I + W Q)^{-1} W, (b, o, o): the covariance with the example, from that without it."""
     root, wide = precision.double().sqrt(), without.double()
-    values, vectors = _eigh(root[:, :, None] * wide * root[:, None, :])
-    across = (wide * root[:, None, :]) @ vectors
-    found = wide - (across / (1.0 + values.clamp_min(0.0))[:, None, :]) @ across.transpose(1, 2)
+    factor, fails = torch.linalg.cholesky_ex(_eye_like(wide) + _scaled(wide, root))
+    half = torch.linalg.solve_triangular(factor, root[:, :, None] * wide, upper=False)
+    found = wide - half.transpose(1, 2) @ half
+    if bool(fails.any()):  # W is no covariance but for rounding
+        rest = fails > 0
+        values, vectors = _eigh(_scaled(wide[rest], root[rest]))
+        across = (wide[rest] * root[rest][:, None, :]) @ vectors
+        found[rest] = wide[rest] - (across / (1.0 + values.clamp_min(0.0))[:, None, :]) @ across.transpose(1, 2)
     return found.to(without)
 
 
@@ -125,20 +143,26 @@ def outside_share(inside: Tensor, outside: Tensor, precision: Tensor, leverage: 
     """
 
     root = precision.double().sqrt()
-    scaled = [root[:, :, None] * part.double() * root[:, None, :] for part in (inside, outside)]
-    eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
+    within, beside = (_scaled(part.double(), root) for part in (inside, outside))
+    eye = _eye_like(within)
 
-    def held(share: float) -> float:  # tr(A (I + A)^{-1}) with A = R W R, R = Q^{1/2}
-        left = torch.linalg.inv(eye + scaled[0] + share * scaled[1])
-        return float((1.0 - left.diagonal(dim1=1, dim2=2)).sum())
-
-    low, high = 0.0, 1.0
-    while held(high) < leverage and high < MAX_SHARE:
-        low, high = high, 2.0 * high
-    for _ in range(SHARE_BITS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if held(middle) < leverage else (low, middle)
-    return 0.5 * (low + high)
+    target, share = root.numel() - leverage, 0.0  # sum_n tr (I + A)^{-1} with A = R W R, R = Q^{1/2}
+    if bool(torch.linalg.cholesky_ex(eye + within + MAX_SHARE * beside).info.any()):  # covariances but for rounding
+        within, beside = _positive(within), _positive(beside)
+    for _ in range(SHARE_STEPS):  # its inverse is concave in s, so that Newton's steps come from below
+        factor = torch.linalg.cholesky_ex(eye + within + share * beside).L
+        half = torch.linalg.solve_triangular(factor, eye, upper=False)
+        inverse = half.transpose(1, 2) @ half
+        left, slope = float(half.square().sum()), float(((inverse @ beside) * inverse).sum())
+        if left <= target:
+            break
+        step = (left / target - 1.0) * left / slope if min(target, slope) > 0.0 else math.inf
+        share += step
+        if share >= MAX_SHARE or step < SAME_SHARE:
+            break
+    share = min(share, MAX_SHARE)
+    width = 2.0**-SHARE_BITS * (1.0 if share <= 2.0 else 2.0)
+    return (min(math.floor(share / width), MAX_SHARE / width - 1.0) + 0.5) * width
 
 
 def leave_out(
@@ -161,6 +185,21 @@ def outputs_without(mean: Tensor, taken: TakenOut) -> Moments:
     """Moments (b, o) of the outputs as they would be had each example not been seen."""
     var = taken.without.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
     return Moments(mean - taken.shift, var)
+
+
+def _scaled(covariance: Tensor, root: Tensor) -> Tensor:
+    """R C R for R = diag(root), (b, o, o)."""
+    return root[:, :, None] * covariance * root[:, None, :]
+
+
+def _positive(matrices: Tensor) -> Tensor:
+    """Without what rounding has made negative, (b, k, k)."""
+    values, vectors = _eigh(matrices)
+    return (vectors * values.clamp_min(0.0)[:, None, :]) @ vectors.transpose(1, 2)
+
+
+def _eye_like(matrices: Tensor) -> Tensor:
+    return torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
 
 
 def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:

@@ -114,6 +114,9 @@ def test_the_share_of_what_is_outside_makes_leverages_add_up():
     assert outside_share(inside, outside, precision, held(1.6)) == pytest.approx(1.6, abs=0.01)
     assert outside_share(inside, outside, precision, 2.0 * held(4.0)) == pytest.approx(4.0, abs=0.02)
     assert outside_share(inside, outside, precision, 0.5 * held(0.0)) < 0.01
+    broken = outside - 1e-3 * torch.eye(3, dtype=torch.float64)  # as rounding leaves it where numbers are large
+    found = outside_share(1e3 * inside, 1e3 * broken, precision, 100.0)
+    assert 0.0 < found < 0.05
 
 
 def test_a_belief_parts_its_covariance_as_dense_algebra_does():

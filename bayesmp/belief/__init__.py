@@ -63,7 +63,8 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
         return Full(FullBasis([tensors[f"std.{k}"] for k in layers], points), tensors["whitener"], n_rows)
     anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
     variances = [tensors[f"prior_var.{k}"] for k in layers]
-    basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points)
+    is_formed = description.get("is_formed", False) and tensors["turn"].device.type == "cpu"
+    basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points, is_formed)
     couples = description.get("couples", [False] * len(layers))  # older files have variances only
     bases = [Spread(tensors[f"base.{k}"], couples[k]) for k in layers]
     return Anchored(basis, bases, tensors["half"], tensors["reduction"], n_rows)

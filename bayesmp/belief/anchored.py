@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh, exact_products
+from bayesmp.arithmetic import exact_products
+from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, total
+from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, root_of, total, weighted_gram
+from bayesmp.belief.orthonormal import NEGLIGIBLE, orthonormal
 from bayesmp.belief.past import Past
+from bayesmp.belief.rest import rest_coupled, rest_spread_evenly
 from bayesmp.belief.spread import Spread
 from bayesmp.layers.base import Gradient
-
-NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class AnchoredBasis:
     turn: Tensor  # T (m, r), float64
     is_exact: bool
     points: Points | None = None  # where the anchors come from, if that is known
+    is_formed: bool = False  # whether the basis is kept as directions, too: rows with many outputs meet it sooner
 
     @classmethod
     def of(
@@ -39,18 +41,20 @@ class AnchoredBasis:
         is_exact: bool,
         older: Sequence[LayerAnchors] | None = None,
         points: Points | None = None,
+        n_seen: tuple[int, int] = (0, 1),
     ) -> AnchoredBasis:
         """From gradients (1, m, ...): one row of the training data per anchor; and from anchors of the past. Points
-        are those of all of them.
+        are those of all of them. The examples that it is made for are n_seen[0], with n_seen[1] outputs each.
         """
         anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
         if older is not None:
             anchors = [part.join(more) for part, more in zip(anchors, older, strict=True)]
         grams = [part.gram(Spread.of(var)) for part, var in zip(anchors, prior_vars, strict=True)]
-        values, vectors = eigh(total(grams))
-        kept = values > NEGLIGIBLE * values[-1].clamp_min(torch.finfo(values.dtype).tiny)
-        turn = (vectors[:, kept] * values[kept].rsqrt()).contiguous()
-        return cls(anchors, prior_vars, turn, is_exact, points)
+        turn = orthonormal(total(grams), by_eigenvectors=is_exact)
+        is_dense = turn.device.type == "cpu" and all(part.rows is None for part in anchors)
+        shapes = [(len(var), var.shape[1]) for var in prior_vars]
+        is_formed = is_dense and directions.pay(shapes, *n_seen, len(turn))
+        return cls(anchors, prior_vars, turn, is_exact, points, is_formed)
 
     @cached_property
     def priors(self) -> list[Spread]:
@@ -68,11 +72,36 @@ class AnchoredBasis:
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
         bases = self.priors
+        if self.is_formed:
+            return self.met(gradients, self.formed)
         found: list[Tensor] = []
         for part in self.chunks(gradients):
             cross, _ = self.products(part, bases, own=False)
             found.append(cross @ self.turn.to(cross))
         return found[0] if len(found) == 1 else torch.cat(found)
+
+    @cached_property
+    def spanned(self) -> list[Tensor]:
+        """J_z^T T as directions, (i, o, r) per layer."""
+        return [directions.form(anchor, self.turn.to(self.prior_vars[0])) for anchor in self.anchors]
+
+    @cached_property
+    def formed(self) -> list[Tensor]:
+        """The same under the prior, whose products with rows are their features."""
+        return [prior.along_inputs(part) for prior, part in zip(self.priors, self.spanned, strict=True)]
+
+    def met(self, gradients: Gradients, parts: Sequence[Tensor]) -> Tensor:
+        """(b, k, r): J_x times directions (i, o, r) of each layer."""
+        return torch.cat([self._met(chunk, parts) for chunk in self.wide_chunks(gradients)])
+
+    def _met(self, gradients: Gradients, parts: Sequence[Tensor]) -> Tensor:
+        given = zip(gradients, parts, strict=True)
+        return total([directions.along(gradient, part) for gradient, part in given if gradient is not None])
+
+    def wide_chunks(self, gradients: Gradients) -> Iterator[Gradients]:
+        given = next(part for part in gradients if part is not None)
+        widest = max(len(var) for var in self.prior_vars)
+        return chunks(gradients, max(widest, len(given.slopes)) * self.turn.shape[1], directions.AT_ONCE)
 
     def along(self, anchors: Sequence[LayerAnchors]) -> Tensor:
         """(m, r) in float64: features of m rows that were kept."""
@@ -81,20 +110,21 @@ class AnchoredBasis:
 
     @property
     def own_precision(self) -> Tensor:
-        """(r,): what the anchors themselves would say with precision 1 each, sum_z f f^T, which is diagonal."""
+        """(r,): what the anchors themselves would say with precision 1 each, sum_z f f^T, which is diagonal in an exact
+        basis.
+        """
         return 1.0 / self.turn.square().sum(0)
 
     def outside(self, gradients: Gradients, features: Tensor | None = None) -> Tensor:
         """(b, k, k): covariance under the prior of what lies outside the span; rounding where nothing does."""
         features = self.features(gradients) if features is None else features
-        whole = total(
-            [
-                anchor.own_product(gradient, base)
-                for anchor, gradient, base in zip(self.anchors, gradients, self.priors, strict=True)
-                if gradient is not None
-            ]
-        )
+        whole = self.own_products(gradients, self.priors)
         return lifted(whole - features @ features.transpose(1, 2), whole)
+
+    def own_products(self, gradients: Gradients, bases: Sequence[Spread]) -> Tensor:
+        """(b, k, k): J_x D^{-1} J_x^T over the layers that take part."""
+        parts = zip(self.anchors, gradients, bases, strict=True)
+        return total([anchor.own_product(part, base) for anchor, part, base in parts if part is not None])
 
     def chunks(self, gradients: Gradients) -> Iterator[Gradients]:
         given = next(part for part in gradients if part is not None)
@@ -113,6 +143,23 @@ class AnchoredBasis:
             cross = cross.add_(more_cross)
             whole = None if whole is None or more_whole is None else whole + more_whole
         return cross, whole
+
+    def said_by(self, gradients: Sequence[Gradient], features: Tensor, rho: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """What data with rho (b, k) say in the coordinates, sum_n features^T Lambda features, and `missed_by`."""
+        if not self.is_formed:
+            return weighted_gram(features, rho), self.missed_by(gradients, features, rho)
+        gathered, start = [torch.zeros_like(part) for part in self.formed], 0
+        for chunk in self.wide_chunks(gradients):
+            given = [gradient for gradient in chunk if gradient is not None]
+            rows = slice(start, start + given[0].slopes.shape[1])
+            start = rows.stop
+            said = features[rows] * rho[rows, :, None]
+            for part, gradient in zip(gathered, given, strict=True):
+                part += directions.gather(gradient, said)  # J^T Lambda features
+        precision = directions.meet(self.formed, gathered)
+        parts = zip(self.anchors, gradients, gathered, self.spanned, strict=True)
+        missed = [anchor.missed_along(gradient, rho, said, own) for anchor, gradient, said, own in parts]
+        return 0.5 * (precision + precision.T), missed
 
     def missed_by(self, gradients: Sequence[Gradient], features: Tensor, rho: Tensor) -> list[Tensor]:
         """Per layer, what data with rho (b, k) bring to the weights of a unit, averaged over units: (i,) all of it, or,
@@ -146,27 +193,27 @@ class AnchoredBasis:
 
     def believe(self, precision: Tensor, missed: Sequence[Tensor] | None = None) -> Anchored:
         """The belief, given sum_n features^T Lambda features (r, r) and, per layer, `missed_by` of all data."""
-        bases = list(self.priors)
+        bases, half = list(self.priors), root_of(precision)
         if missed is not None and not self.is_exact:
-            along = self.turn @ precision @ self.turn.T
+            root = self.turn @ half
+            along = root @ root.T
             parts = zip(self.anchors, self.priors, self.prior_vars, missed, self.couples, strict=True)
             bases = [
-                _rest_coupled(anchor, prior, var.shape, rest, along)
+                rest_coupled(anchor, prior, var.shape, rest, along)
                 if couples
-                else _rest_spread_evenly(anchor, prior, var, rest, along)
+                else rest_spread_evenly(anchor, prior, var, rest, along)
                 for anchor, prior, var, rest, couples in parts
             ]
-        values, vectors = eigh(precision)
-        half = (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
-        if self.is_exact:  # the basis is orthonormal, and D the prior
-            data = precision
-        else:
-            along = self.turn @ half
-            data = along.T @ total([a.gram(base) for a, base in zip(self.anchors, bases, strict=True)]) @ along
-        eye = torch.eye(len(half), dtype=half.dtype, device=half.device)
-        factor = torch.linalg.cholesky(eye + data)
-        reduction = torch.linalg.solve_triangular(factor, half, upper=False).T  # R R^T = (M^{-1} + V^T D^{-1} V)^{-1}
-        return Anchored(self, bases, half, reduction.contiguous())
+        gram = None if self.is_exact else self.within(bases)  # the basis is orthonormal under the prior
+        data = half.T @ (half if gram is None else gram @ half)
+        factor = torch.linalg.cholesky(data + torch.eye(len(half), dtype=half.dtype, device=half.device))
+        reduction = torch.linalg.solve_triangular(factor, half.T, upper=False).T  # R R^T = (M^{-1} + V^T D^{-1} V)^{-1}
+        return Anchored(self, bases, half, reduction.contiguous(), gram=gram)
+
+    def within(self, bases: Sequence[Spread]) -> Tensor:
+        """V^T D^{-1} V (r, r) in float64."""
+        grams = total([anchor.gram(base) for anchor, base in zip(self.anchors, bases, strict=True)])
+        return self.turn.T @ (grams @ self.turn)
 
 
 @dataclass(frozen=True)
@@ -178,6 +225,7 @@ class Anchored(Belief):
     half: Tensor
     reduction: Tensor
     n_rows: int = 0
+    gram: Tensor | None = None  # V^T D^{-1} V (r, r), if it is known
 
     @property
     def is_exact(self) -> bool:  # type: ignore[override]
@@ -196,8 +244,27 @@ class Anchored(Belief):
         """T R (m, r): what the data took away from a covariance under D, along the anchors."""
         return self.basis.turn @ self.reduction
 
+    def _formed(self, weights: Tensor) -> list[Tensor]:
+        """D^{-1} J_z^T T applied to weights (r, q): directions (i, o, q) per layer."""
+        parts = [part @ weights.to(part) for part in self.basis.spanned]
+        return [base.along_inputs(part) for base, part in zip(self.bases, parts, strict=True)]
+
+    @cached_property
+    def _formed_shadow(self) -> list[Tensor]:
+        return self._formed(self.reduction)
+
+    @cached_property
+    def _formed_across(self) -> list[Tensor]:
+        return self._formed(self._inverse_root)
+
     def covariance(self, gradients: Gradients) -> Tensor:
         found = []
+        if self.basis.is_formed:
+            for chunk in self.basis.wide_chunks(gradients):
+                prior = self.basis.own_products(chunk, self.bases)
+                part = self.basis.met(chunk, self._formed_shadow)
+                found.append(lifted(prior - part @ part.transpose(1, 2), prior))
+            return torch.cat(found)
         for chunk in self.basis.chunks(gradients):
             cross, whole = self.basis.products(chunk, self.bases)
             assert whole is not None
@@ -211,26 +278,34 @@ class Anchored(Belief):
         if self.is_exact:
             return self.covariance(gradients), None
         inside, outside = [], []
-        for chunk in self.basis.chunks(gradients):
-            cross, whole = self.basis.products(chunk, self.bases)
-            assert whole is not None
-            with exact_products(cross.device):
-                along = cross @ self._across.to(cross)
-                part = cross @ self.shadow.to(cross)
+        for whole, along, part in self._met_both(gradients):
+            with exact_products(whole.device):
                 span = along @ along.transpose(1, 2)
                 outside.append(lifted(whole - span, whole))
                 inside.append(lifted(span - part @ part.transpose(1, 2), span))
         return torch.cat(inside), torch.cat(outside)
 
+    def _met_both(self, gradients: Gradients) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """J D^{-1} J^T (b, k, k), and J D^{-1} V times L^{-T} and times R, (b, k, r), of some examples at a time."""
+        if self.basis.is_formed:
+            for chunk in self.basis.wide_chunks(gradients):
+                along, part = (self.basis.met(chunk, parts) for parts in (self._formed_across, self._formed_shadow))
+                yield self.basis.own_products(chunk, self.bases), along, part
+            return
+        across = self.basis.turn @ self._inverse_root
+        for chunk in self.basis.chunks(gradients):
+            cross, whole = self.basis.products(chunk, self.bases)
+            assert whole is not None
+            with exact_products(cross.device):
+                yield whole, cross @ across.to(cross), cross @ self.shadow.to(cross)
+
     @cached_property
-    def _across(self) -> Tensor:
-        """T L^{-T} (m, r) with L L^T = V^T D^{-1} V."""
-        turn = self.basis.turn
-        grams = total([anchor.gram(base) for anchor, base in zip(self.basis.anchors, self.bases, strict=True)])
-        gram = turn.T @ grams @ turn
+    def _inverse_root(self) -> Tensor:
+        """L^{-T} (r, r) with L L^T = V^T D^{-1} V."""
+        gram = self.basis.within(self.bases) if self.gram is None else self.gram
         eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         factor = torch.linalg.cholesky(gram + NEGLIGIBLE * gram.diagonal().mean() * eye)
-        return torch.linalg.solve_triangular(factor, turn.T, upper=False).T.contiguous()
+        return torch.linalg.solve_triangular(factor, eye, upper=False).T.contiguous()
 
     @property
     def degrees_of_freedom(self) -> float:
@@ -260,12 +335,20 @@ class Anchored(Belief):
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         found = [base.weights(slope) for slope, base in zip(slopes, self.bases, strict=True)]
         along = torch.stack([a.along(part) for a, part in zip(self.basis.anchors, found, strict=True)]).sum(0)
-        inner = self.reduction @ (self.reduction.T @ (self.basis.turn.T @ along.double()))
-        weights = (self.basis.turn @ inner).to(found[0])
+        weights = (self.shadow @ (self.shadow.T @ along.double())).to(found[0])
         return [
             part - base.weights(anchor.mix(weights, part.shape))
             for part, anchor, base in zip(found, self.basis.anchors, self.bases, strict=True)
         ]
+
+    def solve_each(self, gradients: Sequence[Gradient]) -> list[Tensor]:
+        cross, _ = self.basis.products(gradients, self.bases, own=False)  # (b, 1, m)
+        weights = (cross[:, 0].double() @ self.shadow @ self.shadow.T).to(cross)
+        found = []
+        for part, anchor, base in zip(gradients, self.basis.anchors, self.bases, strict=True):
+            rows = part.slopes[0].transpose(1, 2) @ part.inputs  # (b, o, i)
+            found.append(base.weights(rows - torch.stack([anchor.mix(each, rows.shape[1:]) for each in weights])))
+        return found
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
         """H^{-1} b for b of covariance H = D + V M V^T."""
@@ -292,6 +375,7 @@ class Anchored(Belief):
             "form": "anchored",
             "n_layers": len(self.bases),
             "is_exact": self.is_exact,
+            "is_formed": self.basis.is_formed,
             "n_rows": self.n_rows,
             "couples": [base.couples for base in self.bases],
         }
@@ -307,25 +391,7 @@ class Anchored(Belief):
             basis.turn.to(device),
             basis.is_exact,
             None if basis.points is None else basis.points.map(cast),
+            basis.is_formed and device.type == "cpu",
         )
-        bases, half, reduction = (
-            [base.map(cast) for base in self.bases],
-            self.half.to(device),
-            self.reduction.to(device),
-        )
-        return Anchored(moved, bases, half, reduction, self.n_rows)
-
-
-def _rest_coupled(anchor: LayerAnchors, prior: Spread, shape: torch.Size, missed: Tensor, along: Tensor) -> Spread:
-    """D^{-1} of one layer: what data say outside the span, averaged over units, with all covariances of inputs."""
-    _, inside = anchor.factors(along, shape)
-    rest = missed + inside / shape[0]
-    return prior.less(0.5 * (rest + rest.T), rounding=NEGLIGIBLE * float(inside.diagonal().amax()) / shape[0])
-
-
-def _rest_spread_evenly(anchor: LayerAnchors, prior: Spread, var: Tensor, seen: Tensor, along: Tensor) -> Spread:
-    """D^{-1} of one layer: of what data bring to each input the share of the layer that the span misses."""
-    whole = (seen * var.double().mean(0)).sum() * len(var)
-    inside = (along * anchor.gram(prior)).sum()
-    missed = (1.0 - inside / whole.clamp_min(torch.finfo(whole.dtype).tiny)).clamp(0.0, 1.0)
-    return prior.less(missed * seen, rounding=0.0)
+        bases = [base.map(cast) for base in self.bases]
+        return Anchored(moved, bases, self.half.to(device), self.reduction.to(device), self.n_rows)

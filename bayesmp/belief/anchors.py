@@ -124,10 +124,14 @@ class LayerAnchors:
         """
         assert self.inputs is not None and self.slopes is not None
         inputs, slopes = _factors(gradient)
-        whole = inputs.T @ (inputs * (rho * slopes.square().sum(2)).sum(1, keepdim=True))
         alike = ((slopes @ self.slopes.T) * mixes * rho[..., None]).sum(1)  # (b, m)
-        across = inputs.T @ (alike @ self.inputs)
-        return (whole - across - across.T).double() / slopes.shape[2]
+        return _missed(gradient, rho, inputs.T @ (alike @ self.inputs))
+
+    def missed_along(self, gradient: Gradient, rho: Tensor, said: Tensor, spanned: Tensor) -> Tensor:
+        """The same from the sums (i, o, r) of rho J^T f over examples and outputs, for features f, and the directions
+        (i, o, r) that these are about.
+        """
+        return _missed(gradient, rho, said.flatten(1) @ spanned.flatten(1).T)
 
     def in_common(self, other: LayerAnchors, weights: Tensor) -> Tensor:
         """(i, i) in float64: sums of J_z^T weights J_x over the output units, for weights (m, n) of these rows and
@@ -155,6 +159,13 @@ class LayerAnchors:
     def map(self, function: Callable[[Tensor], Tensor]) -> LayerAnchors:
         parts = (self.inputs, self.slopes, self.rows)
         return LayerAnchors(*(None if part is None else function(part) for part in parts))
+
+
+def _missed(gradient: Gradient, rho: Tensor, across: Tensor) -> Tensor:
+    """(i, i) in float64: sum of rho J J^T less what it has in common with J_m, (i, i), averaged over units."""
+    inputs, slopes = _factors(gradient)
+    whole = inputs.T @ (inputs * (rho * slopes.square().sum(2)).sum(1, keepdim=True))
+    return (whole - across - across.T).double() / slopes.shape[2]
 
 
 def _factors(gradient: Gradient) -> tuple[Tensor, Tensor]:

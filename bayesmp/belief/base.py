@@ -155,7 +155,9 @@ class Spectrum:
 
     def turn(self, features: Tensor) -> Tensor:
         """Features (b, k, r) along the eigenvectors."""
-        return features if self.vectors is None else features @ self.vectors.to(features)
+        if self.vectors is None:
+            return features
+        return (features.flatten(0, 1) @ self.vectors.to(features)).view_as(features)  # as one product, not b of them
 
     def covariance(self, turned: Tensor, outside: Tensor | float, factor: float) -> Tensor:
         """(b, k, k), from turned features and what lies outside the span of the basis."""
@@ -176,10 +178,21 @@ def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
     return total.triu() + total.triu(1).T
 
 
-def chunks(gradients: Gradients, n_numbers: int) -> Iterator[Gradients]:
-    """The gradients of a few examples at a time, as many as can be worked on in cache with n_numbers for each."""
+def root_of(matrix: Tensor) -> Tensor:
+    """F (r, r) with F F^T the matrix, which is symmetric and, but for rounding, not negative."""
+    factor, fails = torch.linalg.cholesky_ex(matrix)
+    if not bool(fails):
+        return factor
+    values, vectors = eigh(matrix)
+    return (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
+
+
+def chunks(gradients: Gradients, n_numbers: int, least: int = 1) -> Iterator[Gradients]:
+    """The gradients of a few examples at a time, as many as can be worked on in cache with n_numbers for each, but not
+    fewer than the least.
+    """
     given = next(part for part in gradients if part is not None)
-    size = max(1, CHUNK.get(given.slopes.device.type, CHUNK["cpu"]) // n_numbers)
+    size = max(least, CHUNK.get(given.slopes.device.type, CHUNK["cpu"]) // n_numbers)
     for start in range(0, given.slopes.shape[1], size):
         rows = slice(start, start + size)
         yield [part and Gradient(part.inputs[rows], part.slopes[:, rows]) for part in gradients]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh
+from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import Belief, Gradients, chunks, total
 from bayesmp.belief.past import Past
@@ -87,7 +88,7 @@ class Full(Belief):
         for chunk in chunks(gradients, max(widest, len(given.slopes)) * self.rank):
             part = total(
                 [
-                    _whitened(gradient, whitener)
+                    directions.along(gradient, whitener)
                     for gradient, whitener in zip(chunk, self._whiteners, strict=True)
                     if gradient is not None
                 ]
@@ -149,13 +150,3 @@ class Full(Belief):
         moved = None if points is None else points.map(lambda part: part.to(device=device, dtype=dtype))
         stds = [std.to(device) for std in self.basis.stds]
         return Full(FullBasis(stds, moved), self.whitener.to(device), self.n_rows)
-
-
-def _whitened(gradient: Gradient, whitener: Tensor) -> Tensor:
-    """(b, k, r): rows of a layer's gradient times its whitener (i, o, r)."""
-    n_in, n_out, rank = whitener.shape
-    if gradient.inputs.shape[1] > 1:
-        rows = gradient.flat().transpose(0, 1).to(whitener)  # (b, k, o i)
-        return rows @ whitener.transpose(0, 1).reshape(n_out * n_in, rank)
-    met = (gradient.inputs[:, 0].to(whitener) @ whitener.flatten(1)).view(-1, n_out, rank)
-    return gradient.slopes[:, :, 0].transpose(0, 1).to(whitener) @ met

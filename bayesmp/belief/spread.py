@@ -42,6 +42,11 @@ class Spread:
         """Applied to a matrix (..., o, i)."""
         return matrix @ self.values.to(matrix) if self.couples else matrix * self.values.to(matrix)
 
+    def along_inputs(self, parts: Tensor) -> Tensor:
+        """Applied to (i, o, r), r matrices of weights at once; must be even."""
+        values = self.values.to(parts)
+        return (values @ parts.flatten(1)).view_as(parts) if self.couples else parts * values[:, None, None]
+
     def rows(self, rows: Tensor) -> Tensor:
         """Applied to rows (..., o i)."""
         return self.weights(rows.unflatten(-1, (-1, self.values.shape[-1]))).flatten(-2)
