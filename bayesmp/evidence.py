@@ -26,7 +26,10 @@ from bayesmp.belief import (
     weighted_gram,
 )
 from bayesmp.gaussian import Moments
+from bayesmp.layers.linear import Linear
 from bayesmp.network import Network
+
+FEW_SHARED = 16_384  # weights of a network with shared ones, up to which its belief has twice as many anchors
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,21 @@ def _common_factor(values: Tensor, others: Tensor) -> float | None:
 # --- the coordinates -------------------------------------------------------------------------------------------------
 
 
-def plan_belief(network: Network, n_examples: int, *, max_rank: int = MAX_RANK) -> Plan:
-    """The form of the belief for this many examples, and the rows that the past has kept."""
+def most_anchors(network: Network) -> int:
+    """Anchors of the belief that predictions are made with, where it cannot be exact.
+
+    What they miss of shared weights is only known as spread evenly over inputs, and counts as unknown for the larger
+    part. Where the network is small twice as many are cheap.
+    """
+    shares = any(not isinstance(layer, Linear) for layer in network.layers if layer.weight_shapes())
+    return 2 * MAX_RANK if shares and network.n_weights <= FEW_SHARED else MAX_RANK
+
+
+def plan_belief(network: Network, n_examples: int, *, max_rank: int | None = None) -> Plan:
+    """The form of the belief for this many examples, and the rows that the past has kept; the one that predictions are
+    made with, unless anchors are given.
+    """
+    max_rank = most_anchors(network) if max_rank is None else max_rank
     n_kept = 0 if network.past is None else len(network.past)
     return plan(network.layout, n_examples * network.n_outputs + n_kept, max_rank=max_rank)
 

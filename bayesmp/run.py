@@ -16,8 +16,9 @@ from torch import Tensor
 
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
-from bayesmp.belief import MAX_RANK, Belief
+from bayesmp.belief import Belief
 from bayesmp.diagnosis import Told
+from bayesmp.evidence import most_anchors
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of
 from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
@@ -193,7 +194,7 @@ class Run:
     def _believe(self) -> Refreshed:
         """The belief that the network predicts with, and the constant that belongs to it; training is not touched."""
         network, schedule = self.network, self.schedule
-        found = self._refresh(SETTINGS.final_examples, MAX_RANK, seed=0, keeps_belief=True)
+        found = self._refresh(SETTINGS.final_examples, most_anchors(self.network), seed=0, keeps_belief=True)
         if found.constant is not None and not schedule.judges_constant:
             total = schedule.head_prior.to(found.constant) + found.constant
             total = (total - total.max()).to(network.head_log_weights)

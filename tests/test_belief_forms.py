@@ -5,6 +5,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.belief import MAX_RANK, Layout, from_state, plan
+from bayesmp.evidence import FEW_SHARED, plan_belief
 from bayesmp.layers.base import Gradient
 from tests.beliefs import (
     FORMS,
@@ -46,6 +47,26 @@ def test_the_smaller_of_weights_and_rows_decides(n_weights, n_rows, form, rank, 
     found = plan(layout(1, n_weights), n_rows, max_rank=300)
     assert (found.form, found.rank, found.is_exact) == (form, rank, is_exact)
     assert found.n_bytes > 0
+
+
+def test_small_networks_with_shared_weights_have_twice_as_many_anchors():
+    """And are exact up to as many rows or weights."""
+    layers = [bmp.Conv2d(1, 8, 5, stride=2), bmp.LeakyReLU(0.1), bmp.Flatten(), bmp.Linear(8 * 12 * 12, 3)]
+    small = bmp.Network(layers, bmp.Argmax(), seed=0, input_shape=(1, 28, 28))
+    assert MAX_RANK < small.n_weights <= FEW_SHARED
+    found = [plan_belief(small, n) for n in (10, 600, 5000)]
+    assert [(part.rank, part.is_exact) for part in found] == [(30, True), (1800, True), (2 * MAX_RANK, False)]
+    assert plan_belief(small, 5000, max_rank=512).rank == 512, "as refreshes in training ask for"
+    tiny = bmp.Network([bmp.Conv2d(1, 8, 14), bmp.Flatten()], bmp.Regression(0.1), seed=0, input_shape=(1, 14, 14))
+    assert MAX_RANK < tiny.n_weights <= 2 * MAX_RANK
+    assert plan_belief(tiny, 5000).form == "full"
+    for other in (
+        mlp([784, 12, 3], bmp.Argmax()),
+        bmp.Network(
+            [bmp.Conv2d(1, 8, 3), bmp.Flatten(), bmp.Linear(8 * 26 * 26, 4)], bmp.Argmax(), input_shape=(1, 28, 28)
+        ),
+    ):
+        assert plan_belief(other, 5000).rank == MAX_RANK
 
 
 def test_the_plan_tells_the_memory_of_the_belief():

@@ -213,7 +213,6 @@ def test_anchors_are_shared_with_the_past(monkeypatch):
     """More weights and rows than a belief holds: old and new rows share the anchors, as there are data behind them."""
     monkeypatch.setattr("bayesmp.evidence.MAX_RANK", 60)
     monkeypatch.setattr("bayesmp.belief.base.MAX_RANK", 60)
-    monkeypatch.setattr("bayesmp.run.MAX_RANK", 60)
     x, y = blobs(150, spread=0.6)
     order = y.argsort()
     x, y = x[order], y[order]

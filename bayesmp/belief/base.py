@@ -52,10 +52,10 @@ def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
     The smaller of weights and rows decides: with few weights all of them, with few rows all of those as anchors, both
     exact; with many of both, max_rank rows as anchors.
     """
-    n_weights = layout.n_weights
-    if n_weights <= min(n_rows, MAX_RANK):
+    n_weights, room = layout.n_weights, max(MAX_RANK, max_rank)
+    if n_weights <= min(n_rows, room):
         return Plan("full", n_weights, True, 8 * n_weights**2)
-    is_exact = n_rows <= MAX_RANK
+    is_exact = n_rows <= room
     rank = n_rows if is_exact else max_rank
     per_anchor = sum(sum(part.shape) for part in layout.prior_vars)
     widths = [part.shape[1] for part in layout.prior_vars if part.shape[1] <= MOST_COUPLED and not is_exact]
