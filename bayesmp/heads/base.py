@@ -44,6 +44,9 @@ class Head(ABC, Generic[P]):
         """This head as a network of these layers has it: itself, unless what it learns depends on them."""
         return self
 
+    def know_targets(self, y: Tensor | None, n_outputs: int) -> None:
+        """Take from all targets what the message of each depends on; None if those at hand do not tell it."""
+
     @property
     def is_learned(self) -> bool:
         """Whether the constant is inferred from data."""
