@@ -20,6 +20,9 @@ from bayesmp.layers.linear import Linear
 
 LABEL_GRID = (0.1, 3.0, 36)  # variances of labels considered, the first that of clean ones: steps of 10 %
 TAKEN_FOR_CLEAN = 1.5  # times the variance of clean labels up to which they are called so
+USUAL_LINK = (
+    1.5  # learned link scales over those of the comparisons: 1 to 1.3 of noisy labels, 1.3 to 2.7 of clean ones
+)
 PAIR_NOISE = 0.3  # variance of a comparison of two outputs, for clean labels
 TRAINED_LOGITS = 6.0  # of PyTorch's logits, on either side of their mean, in a network that was trained on labels
 
@@ -135,6 +138,15 @@ class Argmax(Classifier):
     def label_var(self, log_weights: Tensor) -> Tensor | float:
         """The variance of labels that messages to the outputs are made with, under a belief over the grid."""
         return self.in_training(log_weights) if self.is_heard_in_training else self.target_var
+
+    def prior_given(self, heard: float) -> Tensor:
+        """Comparisons have more noise where labels have more variance, and probabilities change with the outputs as
+        slowly: the scale to be expected is that of the noise that training hears.
+        """
+        if not self.is_heard_in_training:
+            return super().prior_given(heard)
+        expected = USUAL_LINK * self.natural_scale * math.sqrt(self.target_var / heard)
+        return self._around(expected) - self._around(self.natural_scale)
 
     def tell_learned(self, log_weights: Tensor) -> str:
         if not self.is_heard_in_training:

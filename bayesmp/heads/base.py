@@ -76,6 +76,10 @@ class Head(ABC, Generic[P]):
         """Log-prior over the grid: flat in the logarithm of the constant."""
         return torch.zeros_like(self.grid)
 
+    def prior_given(self, heard: float) -> Tensor:
+        """What a value of the constant that training hears adds to the log-prior over the grid: nothing, for most."""
+        return torch.zeros_like(self.grid)
+
     def largest_constant(self, y: Tensor) -> float:
         """The constant with which the targets need no network at all; infinite where there is none."""
         return math.inf
