@@ -133,7 +133,9 @@ class Argmax(Classifier):
         """Centres (c,), or (k, c) for variances of labels (k, 1)."""
         noise = self.noise * (label_var / self.target_var)
         all_noise = 4.0 * self.target**2 * (shares.square() * (1.0 - shares)).sum()
-        return (label_var / all_noise).clamp_max(1.0) * centres_of_shares(shares, noise=noise, target=self.target)
+        above = (label_var - self.target_var) / (all_noise - self.target_var).clamp_min(torch.finfo(shares.dtype).tiny)
+        is_noise = torch.where(label_var >= all_noise, 1.0, above.clamp(0.0, 1.0))  # none of clean labels, up to all
+        return is_noise * centres_of_shares(shares, noise=noise, target=self.target)
 
     def label_var(self, log_weights: Tensor) -> Tensor | float:
         """The variance of labels that messages to the outputs are made with, under a belief over the grid."""

@@ -77,7 +77,7 @@ def test_the_link_to_be_expected_is_that_of_the_noise_in_training() -> None:
 
 
 def test_few_random_labels_are_not_taken_for_sure() -> None:
-    """40 rows do not outweigh the prior over link scales; that of clean labels gave .81 where a coin has .69."""
+    """40 rows do not outweigh the prior over link scales; that of clean labels gave .757 where a coin has .693."""
     scores = []
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
@@ -85,7 +85,7 @@ def test_few_random_labels_are_not_taken_for_sure() -> None:
         network = mlp([5, 20, 2], Argmax(), seed=seed)
         bmp.fit(network, x[:40], y[:40], epochs=250)
         scores.append(-float(network.predict(x[40:]).log_prob(y[40:]).mean()))
-    assert sum(scores) / 3 < 0.77
+    assert sum(scores) / 3 < 0.742
 
 
 def test_a_variance_that_is_given_is_not_learned() -> None:

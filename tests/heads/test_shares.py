@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp.equations.likelihood import centres_of_shares
 from bayesmp.gaussian import Moments
 from bayesmp.heads import Argmax
 from tests.helpers import mlp
@@ -41,18 +42,24 @@ def test_outputs_that_know_nothing_rest_at_the_shares() -> None:
     torch.testing.assert_close(torch.softmax(link * rest, 0), head.shares, rtol=0.02, atol=0.0)
 
 
-def test_clean_labels_have_targets_around_almost_nothing() -> None:
+def test_clean_labels_have_targets_around_zero() -> None:
+    """But a class that is so rare that clean labels vary more than its own is known by its share alone."""
     head, y = Argmax(), torch.tensor([0] * 60 + [1] * 40 + [2] * 50)
     head.know_targets(y, 3)
     like = torch.zeros(1)
     clean, noisy = (head.centre_of(torch.tensor(v), like) for v in (0.1, 0.9))
     assert isinstance(clean, torch.Tensor) and isinstance(noisy, torch.Tensor)
-    assert 0.0 < float(clean.abs().max()) < 0.02 < float(noisy.abs().max())
+    assert not clean.any() and float(noisy.abs().max()) > 0.02
     head.know_targets(None, 3)
     assert head.centre_of(torch.tensor(0.9), like) == 0.0
     head.know_targets(torch.arange(300) % 3, 3)
     even = head.centre_of(torch.tensor(0.9), like)
     assert isinstance(even, torch.Tensor) and float(even.abs().max()) < 1e-6
+    head = Argmax()
+    head.know_targets(torch.tensor([0] * 989 + [1] * 9), 2)
+    rare = head.centre_of(torch.tensor(0.1), like)
+    assert isinstance(rare, torch.Tensor)
+    torch.testing.assert_close(rare, centres_of_shares(torch.tensor([0.99, 0.01]), noise=0.3, target=1.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
