@@ -110,7 +110,10 @@ def refresh(
     if found.constant is not None:
         constant = _whole_message(head, found) * (len(x) / found.n_judged)
         if head.judges_labels:  # in one round half of the way, and on at the next refresh
-            constant[head.heard] = _certain(head, math.sqrt(assumed * told), constant)
+            label_var = math.sqrt(assumed * told)
+            constant[head.heard] = _certain(head, label_var, constant)
+            if network.past is None:  # which knows of the link what its own labels told
+                constant += head.prior_given(label_var).to(constant)
         total = head_prior.to(constant) + constant
         log_weights = (total - total.max()).to(log_weights)
     left_out = found.left_out

@@ -232,6 +232,7 @@ class NetworkBeliefs(Structure[P]):
             )
         check_belief(self.belief, self._belief_mean, self.layout, self.marginal.mean)
         new = copy.copy(self)
+        new.head = self.head.suited_to(self.layers)
         new.learn(self.learned().copied())
         variances, _ = self.belief.as_past()
         var = self.flat.from_matrices([part.double() for part in variances])

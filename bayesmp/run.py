@@ -157,6 +157,7 @@ class Run:
             )
         if not self.check_invariant() < INVARIANT_TOLERANCE:  # reset, trained by another run, or a visit interrupted
             self.schedule.refresh()
+        self.schedule.know_targets(self.y)
         network.head_log_weights.copy_(sites.head_posterior(self.schedule.head_prior))  # as training has it
 
     # --- the joint belief --------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_wrong_labels_are_no_fault_of_the_link_where_others_are_predicted(wrong,
     rows tell more."""
     trainer = trained(mlp([4, 50, 2], bmp.Argmax()), *tossed(200, 0, wrong=wrong), 60, batch_size=50)
     head, log_weights = trainer.network.head, trainer.network.head_log_weights
-    assert head.expected(log_weights) < head.natural_scale / 2.5 and trainer.history.loo_error[-1] > 0.4
+    assert head.expected(log_weights) < head.natural_scale / 2.5 and trainer.history.loo_error[-1] > 0.38
     findings = {each.kind: each for each in trainer.network.diagnose(*tossed(500, 7, wrong=wrong)).findings}
     assert ("link_far_off" in findings) == is_told
     assert not is_told or findings["link_far_off"].severity == "problem"

@@ -17,6 +17,7 @@ from bayesmp.gaussian import Gaussian, Moments
 SOFTMAX_REACH = 10.0  # stds of the logit on either side of the tilted density's centre
 SOFTMAX_BEND = 20.0  # logits on either side of the sigmoid's middle where it is neither 0 nor 1 nor an exponential
 STRONG = 0.5  # ratio of tilted to incoming variance below which the tilted moments are the stable form
+PROBIT_SLOPE = 1.702  # Phi(x) is nearest to the logistic function of this times x
 PANEL_NODES = 24  # per panel, 5 panels: error 1e-6 at a logit std of 100
 
 
@@ -73,14 +74,26 @@ def softmax_to_latent(m_in: Moments, y: Tensor) -> Gaussian:
 
 
 def argmax_to_latent(
-    m_in: Moments, y: Tensor, *, noise: float | Tensor, target: float, target_var: float | Tensor
+    m_in: Moments,
+    y: Tensor,
+    *,
+    noise: float | Tensor,
+    target: float,
+    target_var: float | Tensor,
+    centre: float | Tensor = 0.0,
 ) -> Gaussian:
     r"""Message to each output: the true class c must beat each other i, a_c - a_i + N(0, noise) >= 0.
 
     With x = (mean_c - mean_i) / s, s^2 = var_c + var_i + noise, and (h, k) of `truncation(x)`, each pair has
     first = +-h / s and second = -k / s^2 in its two outputs. The true class collects all pairs; the message to a
-    loser i has its precision scaled by Pr[z_i < 0] at unchanged mean. The regulariser multiplies N(a_c; target,
-    target_var) and N(a_i; -target, target_var).
+    loser i has its precision scaled by Pr[z_i < 0] at unchanged mean. The regulariser multiplies
+    N(a_c; centre_c + target, target_var) and N(a_i; centre_i - target, target_var).
+
+    Args:
+        m_in: outputs (b, c).
+        y: true classes (b), integers.
+        noise, target, target_var: constants of comparisons and regulariser.
+        centre: between the two targets of each class, (c,) or one for all (`centres_of_shares`).
 
     Note:
         1 + var second = (s^2 - var + var (1 - k)) / s^2, a sum of positive terms: exact also for hopeless pairs.
@@ -99,8 +112,29 @@ def argmax_to_latent(
     collected = to_true.map(lambda part: part.masked_fill(is_true, 0.0).sum(1, keepdim=True))
     tau = torch.where(is_true, collected.tau, to_other.tau)
     rho = torch.where(is_true, collected.rho, to_other.rho)
-    pull = torch.where(is_true, target, -target).to(mean.dtype) / target_var
+    pull = (torch.where(is_true, target, -target).to(mean.dtype) + centre) / target_var
     return Gaussian(tau + pull, rho + 1.0 / target_var)
+
+
+def centres_of_shares(shares: Tensor, *, noise: float | Tensor, target: float) -> Tensor:
+    r"""Centres (.., c) with which regulariser and comparisons agree about outputs that know no more than the shares of
+    classes.
+
+    Comparisons with this noise rest where softmax(s a) are the shares p, s = PROBIT_SLOPE / sqrt(noise). The
+    regulariser rests at the mean of its targets, centre + target (2 p - 1). So, but for a constant that none feels,
+
+        centre_c = log(p_c) / s - 2 target p_c + const,   sum_c p_c centre_c = 0
+
+    and it is 0 where all classes are equally frequent.
+
+    Args:
+        shares: of the classes, (c,), positive, with the sum 1.
+        noise: a number, or one per row of the answer, (k, 1).
+        target: of the regulariser.
+    """
+    slope = PROBIT_SLOPE * noise**-0.5
+    centre = torch.log(shares) / slope - 2.0 * target * shares
+    return centre - (shares * centre).sum(-1, keepdim=True)
 
 
 def probit_scaled(m_in: Moments) -> Tensor:

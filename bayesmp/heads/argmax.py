@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
-from bayesmp.equations.likelihood import argmax_predictive
+from bayesmp.equations.likelihood import PROBIT_SLOPE, argmax_predictive, centres_of_shares
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import log_grid
 from bayesmp.heads.classification import Classifier
@@ -19,9 +20,11 @@ from bayesmp.layers.linear import Linear
 
 LABEL_GRID = (0.1, 3.0, 36)  # variances of labels considered, the first that of clean ones: steps of 10 %
 TAKEN_FOR_CLEAN = 1.5  # times the variance of clean labels up to which they are called so
+USUAL_LINK = (
+    1.5  # learned link scales over those of the comparisons: 1 to 1.3 of noisy labels, 1.3 to 2.7 of clean ones
+)
 PAIR_NOISE = 0.3  # variance of a comparison of two outputs, for clean labels
 TRAINED_LOGITS = 6.0  # of PyTorch's logits, on either side of their mean, in a network that was trained on labels
-PROBIT_SLOPE = 1.702  # Phi(x) is nearest to the logistic function of this times x
 
 
 class Argmax(Classifier):
@@ -30,6 +33,11 @@ class Argmax(Classifier):
     Labels may be wrong, or say little because classes overlap. A network that takes them for clean learns them by
     heart. So how far labels lie from the outputs is learned like the noise of a regression: the variance v of targets
     +1 and -1 around outputs that have not seen them, at least that of clean labels (docs/lab-notes.md).
+
+    Where some classes are more frequent than others, two things follow from their shares. An output counts for v as
+    often as its class occurs: nobody errs about rare ones, and many of them would make the labels of all look clean.
+    And the targets of a class have a centre, by as much as labels are noise: outputs that know nothing rest at the mean
+    of their targets, and the softmax of these would not be the shares (`centres_of_shares`).
 
     Args:
         noise: variance added to each comparison of two outputs, for clean labels; it grows with v.
@@ -59,13 +67,20 @@ class Argmax(Classifier):
             self.is_heard_in_training = True
             variances = log_grid(*LABEL_GRID)
             self.n_heard, self.grid = len(variances), torch.cat([variances, self.grid])
+        self.shares: Tensor | None = None  # of the classes, (c,) in float64, where they are known
+        self._shares: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._last_centre: tuple[float, Tensor] | None = None  # with the variance of labels that it belongs to
 
     def suited_to(self, layers: Sequence[Layer]) -> Argmax:
         """Where weights are shared over positions, as in convolutions, images are many and soon tell more than wrong
         labels do; those are taken for clean, which learns faster (docs/lab-notes.md).
         """
-        if not self.is_heard_in_training or all(isinstance(layer, Linear) for layer in layers if layer.weight_shapes()):
+        if not self.is_heard_in_training:
             return self
+        if all(isinstance(layer, Linear) for layer in layers if layer.weight_shapes()):
+            own = copy.copy(self)  # another network's labels have other shares
+            own.shares, own._shares, own._last_centre = None, {}, None
+            return own
         return Argmax(noise=self.noise, target=self.target, target_var=self.target_var, scale=self.scale)
 
     def config(self) -> dict[str, Any]:
@@ -76,9 +91,64 @@ class Argmax(Classifier):
     def heard(self) -> slice:
         return slice(0, self.n_heard) if self.is_heard_in_training else super().heard
 
+    def know_targets(self, y: Tensor | None, n_outputs: int) -> None:
+        """Take the shares of the classes, each seen once more than it was: one that has not come yet may come."""
+        self._last_centre = None
+        if y is None or not self.is_heard_in_training:
+            self.shares = None
+            return
+        counts = torch.bincount(y, minlength=n_outputs).double().cpu() + 1.0
+        self.shares = counts / counts.sum()
+        for moved in self._shares.values():  # in place, because recorded visits read them
+            moved.copy_(self.shares)
+
+    def _shares_like(self, other: Tensor) -> Tensor | None:
+        """The shares in another tensor's dtype, on its device; moved once, as the grid is."""
+        if self.shares is None:
+            return None
+        key = (other.dtype, other.device)
+        if key not in self._shares:
+            with torch.inference_mode(False):  # else it could not be changed outside of that mode
+                self._shares[key] = self.shares.to(other, copy=True)
+        return self._shares[key]
+
+    def centre_of(self, label_var: Tensor | float, like: Tensor) -> Tensor | float:
+        """Centre of the targets of each class, (c,): 0 where shares are not known.
+
+        Note:
+            On a CPU a visit is calls, not numbers, and the variance of labels is mostly what it was at the last one.
+        """
+        shares = self._shares_like(like)
+        if shares is None:
+            return 0.0
+        assert isinstance(label_var, Tensor)
+        if like.is_cuda:
+            return self._centres(label_var, shares)
+        var = float(label_var)
+        if self._last_centre is None or self._last_centre[0] != var or self._last_centre[1].dtype != like.dtype:
+            self._last_centre = var, self._centres(label_var.to(like), shares)
+        return self._last_centre[1]
+
+    def _centres(self, label_var: Tensor, shares: Tensor) -> Tensor:
+        """Centres (c,), or (k, c) for variances of labels (k, 1)."""
+        noise = self.noise * (label_var / self.target_var)
+        all_noise = 4.0 * self.target**2 * (shares.square() * (1.0 - shares)).sum()
+        above = (label_var - self.target_var) / (all_noise - self.target_var).clamp_min(torch.finfo(shares.dtype).tiny)
+        is_noise = torch.where(label_var >= all_noise, 1.0, above.clamp(0.0, 1.0))  # none of clean labels, up to all
+        return is_noise * centres_of_shares(shares, noise=noise, target=self.target)
+
     def label_var(self, log_weights: Tensor) -> Tensor | float:
         """The variance of labels that messages to the outputs are made with, under a belief over the grid."""
         return self.in_training(log_weights) if self.is_heard_in_training else self.target_var
+
+    def prior_given(self, heard: float) -> Tensor:
+        """Comparisons have more noise where labels have more variance, and probabilities change with the outputs as
+        slowly: the scale to be expected is that of the noise that training hears.
+        """
+        if not self.is_heard_in_training:
+            return super().prior_given(heard)
+        expected = USUAL_LINK * self.natural_scale * math.sqrt(self.target_var / heard)
+        return self._around(expected) - self._around(self.natural_scale)
 
     def tell_learned(self, log_weights: Tensor) -> str:
         if not self.is_heard_in_training:
@@ -92,20 +162,30 @@ class Argmax(Classifier):
         )
 
     def largest_constant(self, y: Tensor) -> float:
-        """The variance of targets +1 and -1 around their means: labels that say nothing."""
+        """The variance of targets +1 and -1 around their means, of each class as often as it occurs: labels that say
+        nothing.
+        """
         if not self.is_heard_in_training:
             return math.inf
         shares = torch.bincount(y).double() / len(y)
-        return float(4.0 * self.target**2 * (shares * (1.0 - shares)).mean())
+        return float(4.0 * self.target**2 * (shares.square() * (1.0 - shares)).sum())
 
     def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
-        """Log of prod N(+1 or -1; mean, var + v) over all outputs, for each variance v of labels."""
+        """Log of prod N(centre +1 or -1; mean, var + v) over all outputs, for each variance v of labels; each output
+        counts as often as its class occurs, 1 on average.
+        """
         if not self.is_heard_in_training:
             return super().to_heard(m_out, y)
         is_true = torch.nn.functional.one_hot(y, m_out.mean.shape[1]).bool()
-        miss = (torch.where(is_true, self.target, -self.target) - m_out.mean).square()
-        var = m_out.var[..., None] + self.grid_like(m_out.mean)[self.heard]
-        return -0.5 * (torch.log(var) + miss[..., None] / var).sum((0, 1))
+        grid = self.grid_like(m_out.mean)[self.heard]
+        miss = (torch.where(is_true, self.target, -self.target) - m_out.mean)[..., None]  # (b, c, k)
+        var = m_out.var[..., None] + grid
+        shares = self._shares_like(m_out.mean)
+        if shares is None:
+            return -0.5 * (torch.log(var) + miss.square() / var).sum((0, 1))
+        miss = miss + self._centres(grid[:, None], shares).t()
+        each = (torch.log(var) + miss.square() / var).sum(0)  # (c, k)
+        return -0.5 * len(shares) * (shares @ each)
 
     def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
         """To the variances of labels, and to the scales."""
@@ -128,7 +208,8 @@ class Argmax(Classifier):
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         target_var = self.label_var(log_weights)
         noise = self.noise * (target_var / self.target_var)
-        return kernels.argmax_to_latent(m_out, y, noise=noise, target=self.target, target_var=target_var)
+        centre = self.centre_of(target_var, m_out.mean)
+        return kernels.argmax_to_latent(m_out, y, noise=noise, target=self.target, target_var=target_var, centre=centre)
 
     def probabilities(self, m_out: Moments, log_weights: Tensor) -> Tensor:
         if self.scale is None:

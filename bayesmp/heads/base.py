@@ -44,6 +44,9 @@ class Head(ABC, Generic[P]):
         """This head as a network of these layers has it: itself, unless what it learns depends on them."""
         return self
 
+    def know_targets(self, y: Tensor | None, n_outputs: int) -> None:
+        """Take from all targets what the message of each depends on; None if those at hand do not tell it."""
+
     @property
     def is_learned(self) -> bool:
         """Whether the constant is inferred from data."""
@@ -71,6 +74,10 @@ class Head(ABC, Generic[P]):
 
     def prior_log_weights(self) -> Tensor:
         """Log-prior over the grid: flat in the logarithm of the constant."""
+        return torch.zeros_like(self.grid)
+
+    def prior_given(self, heard: float) -> Tensor:
+        """What a value of the constant that training hears adds to the log-prior over the grid: nothing, for most."""
         return torch.zeros_like(self.grid)
 
     def largest_constant(self, y: Tensor) -> float:

@@ -152,9 +152,13 @@ class Classifier(Head[ClassPrediction]):
 
     def prior_log_weights(self) -> Tensor:
         """Log-normal around the natural scale; some hundred examples outweigh it."""
+        return self._around(self.natural_scale)
+
+    def _around(self, scale: float) -> Tensor:
+        """Log-normal prior over the link scales of the grid."""
         prior = torch.zeros_like(self.grid)
         if self.is_learned:
-            prior[self.links] = -0.5 * ((self.grid[self.links] / self.natural_scale).log() / SCALE_SPREAD).square()
+            prior[self.links] = -0.5 * ((self.grid[self.links] / scale).log() / SCALE_SPREAD).square()
         return prior
 
     def logits_per_output(self, log_weights: Tensor | None = None) -> float:

@@ -175,16 +175,24 @@ def chain_room(visit: chain.Visit, tensors: Sequence[Tensor]) -> int | None:
 
 
 def argmax_to_latent(
-    m_in: Moments, y: Tensor, *, noise: float | Tensor, target: float, target_var: float | Tensor
+    m_in: Moments,
+    y: Tensor,
+    *,
+    noise: float | Tensor,
+    target: float,
+    target_var: float | Tensor,
+    centre: float | Tensor = 0.0,
 ) -> Gaussian:
     """equations.likelihood.argmax_to_latent on the fastest backend."""
     found = _on_cpu(
-        lambda: rows.argmax_to_latent(m_in, y, noise=float(noise), target=target, target_var=float(target_var)),
+        lambda: rows.argmax_to_latent(
+            m_in, y, noise=float(noise), target=target, target_var=float(target_var), centre=centre
+        ),
         *(m_in.mean, m_in.var),
     )
     if found is not None:
         return found
-    return likelihood.argmax_to_latent(m_in, y, noise=noise, target=target, target_var=target_var)
+    return likelihood.argmax_to_latent(m_in, y, noise=noise, target=target, target_var=target_var, centre=centre)
 
 
 def max_of_windows(windows: Moments, *, noise: float, dim: int) -> tuple[Tensor, Moments]:

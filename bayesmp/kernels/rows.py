@@ -31,7 +31,9 @@ def exact_back(
     return Gaussian(tau.view(n_out, n_in), rho.view(n_out, n_in)), to_inputs, UnitSums(*found)
 
 
-def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float) -> Gaussian:
+def argmax_to_latent(
+    m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float, centre: float | Tensor = 0.0
+) -> Gaussian:
     """equations.likelihood.argmax_to_latent."""
     mean, var, labels = m_in.mean.contiguous(), m_in.var.contiguous(), y.contiguous()
     out = torch.empty(2, *mean.shape)
@@ -39,4 +41,6 @@ def argmax_to_latent(m_in: Moments, y: Tensor, *, noise: float, target: float, t
     entry_of("argmax_to_latent")(
         *mean.shape, labels.data_ptr(), pointers([mean, var]), out.data_ptr(), *map(float, constants)
     )
+    if isinstance(centre, Tensor) or centre != 0.0:
+        out[0] += centre / target_var
     return Gaussian(out[0], out[1])

@@ -61,6 +61,7 @@ class Schedule(ABC):
 
     def start(self, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
         """Fill the sites before the first visit; x may lie on the host."""
+        self.know_targets(y)
         nothing = torch.zeros_like(self.network.prior.rho)
         self.sites.fill(nothing, self.head_start(y), origin=nothing)
         self.refresh()
@@ -89,14 +90,18 @@ class Schedule(ABC):
         self.network.regime = MOMENTS
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
 
-    def rearrange(  # noqa: B027 - only schedules with a state of their own have something to do
-        self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int
-    ) -> None:
+    def know_targets(self, y: Tensor) -> None:
+        """Let the head know all targets; of the past's they are not all, and it takes none for typical."""
+        network = self.network
+        network.head.know_targets(y if network.past is None else None, network.n_outputs)
+
+    def rearrange(self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
         """Follow the sites to other batches: these in this order, then new ones that were never visited.
 
         Args:
             x, y: all inputs, which may lie on the host, and targets, as they are now.
         """
+        self.know_targets(y)
 
     def slope_of(self, row: int, places: Tensor, x: Tensor, y: Tensor) -> Tensor | None:
         """What some examples of a batch, at these places, say now of the slope at the origin, (w,); None if a schedule

@@ -98,6 +98,7 @@ class ParallelSchedule(Schedule):
         the batches' shares, each precision at most by a factor of 2 at a time, so the hold is gone after some epochs.
         """
         network, prior = self.network, self.network.prior
+        self.know_targets(y)
         self.noise.begin(self._largest_constant(y))
         pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
         pull = (pull - network.prior_at(network.start.to(prior.rho)).rho.to(prior.rho)).clamp_min(0.0)
@@ -145,6 +146,7 @@ class ParallelSchedule(Schedule):
         """The metric stands for all data there are now; what leave-one-out scores have said of the noise is open again,
         because scores of other data cannot be compared; visits are recorded anew.
         """
+        self.know_targets(y)
         self.noise.begin(self._largest_constant(y))
         self.memory = self._memory()
         self.metrics.resize(len(y))

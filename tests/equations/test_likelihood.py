@@ -12,6 +12,7 @@ from scipy import special
 from bayesmp.equations.likelihood import (
     argmax_predictive,
     argmax_to_latent,
+    centres_of_shares,
     gaussian_to_latent,
     probit_scaled,
     softmax_predictive,
@@ -165,6 +166,32 @@ def test_argmax_to_latent_collects_its_pairs(mean, var, y, dtype):
         truth[:, i] += miss * np.array(to_other)  # precision scaled at unchanged mean: tau scales along
     message = argmax_to_latent(Moments(mean, var), torch.tensor([y]), noise=NOISE, target=TARGET, target_var=TARGET_VAR)
     assert_message(message, truth[:1], truth[1:], rtol=RTOL[dtype])
+
+
+def test_argmax_to_latent_has_targets_around_a_centre():
+    """What the regulariser says is the product of the message without it and a Gaussian, for each class its own."""
+    m_in, y = logits(torch.float64, 1.0, n=4)
+    constants = {"noise": NOISE, "target": TARGET, "target_var": TARGET_VAR}
+    centre = torch.linspace(-0.7, 0.5, m_in.mean.shape[1], dtype=torch.float64)
+    message, plain = argmax_to_latent(m_in, y, **constants, centre=centre), argmax_to_latent(m_in, y, **constants)
+    torch.testing.assert_close(message.rho, plain.rho)
+    torch.testing.assert_close(message.tau - plain.tau, (centre / TARGET_VAR).expand_as(plain.tau))
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("target", [1.0, 1.5])
+def test_centres_make_shares_of_outputs_that_know_nothing(noise, target):
+    """The mean of each class's targets, over rows with these shares, is read by the comparisons' link as the share."""
+    counts = torch.tensor([40, 25, 15, 8, 5, 3, 2, 2])
+    rows = torch.repeat_interleave(torch.arange(8), counts)
+    shares = counts.double() / counts.sum()
+    centre = centres_of_shares(shares, noise=noise, target=target)
+    targets = centre + target * (2.0 * torch.nn.functional.one_hot(rows, 8) - 1.0)
+    link = 1.702 / noise**0.5
+    torch.testing.assert_close(torch.softmax(link * targets.mean(0), 0), shares)
+    assert float(centre[rows].mean()) == pytest.approx(0.0, abs=1e-12)
+    even = centres_of_shares(torch.full((5,), 0.2, dtype=torch.float64), noise=noise, target=target)
+    assert even.abs().max() < 1e-12
 
 
 def test_argmax_to_latent_depends_on_each_constant():

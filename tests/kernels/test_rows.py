@@ -77,9 +77,10 @@ def test_messages_from_labels(n, c, spread):
     m_in = Moments(spread * normals(n, c, seed=0), (1.5 * normals(n, c, seed=1)).exp())
     y = torch.randint(0, c, (n,), generator=torch.Generator().manual_seed(2))
     constants = {"noise": 0.3, "target": 1.0, "target_var": 0.1}
+    centre = 0.5 * normals(c, seed=3)
     found, truth = (
-        kernels.argmax_to_latent(m_in, y, **constants),
-        likelihood.argmax_to_latent(widened(m_in), y, **constants),
+        kernels.argmax_to_latent(m_in, y, **constants, centre=centre),
+        likelihood.argmax_to_latent(widened(m_in), y, **constants, centre=centre.double()),
     )
     assert ((found.tau - truth.tau).abs() / (truth.tau.abs() + truth.rho.sqrt() + 1.0)).max() < 1e-4
     torch.testing.assert_close(found.rho.double(), truth.rho, rtol=1e-4, atol=0.0)
