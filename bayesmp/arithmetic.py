@@ -95,9 +95,18 @@ def rows_in_step(like: Tensor) -> Tensor:
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of symmetric matrices, on the CPU by one thread: LAPACK goes in short steps that
     wait for each other, and two threads were five times slower on a busy machine.
+
+    Note:
+        In float32 LAPACK's steps may not converge where many eigenvalues are equal but for rounding, as with pixels
+        that are the same in all images; in float64 they do.
     """
     with few_threads(matrix.device, n_products=0):
-        values, vectors = torch.linalg.eigh(matrix)
+        try:
+            values, vectors = torch.linalg.eigh(matrix)
+        except RuntimeError:  # LinAlgError is one
+            if matrix.dtype == torch.float64 or not bool(matrix.isfinite().all()):
+                raise
+            values, vectors = (part.to(matrix) for part in torch.linalg.eigh(matrix.double()))
     return values, vectors
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -70,3 +72,24 @@ def test_all_of_a_small_refresh_is_done_by_one_thread(monkeypatch):
     finally:
         torch.set_num_threads(n_threads)
     assert seen == [1, 1]
+
+
+def test_eigenvectors_are_found_in_float64_where_float32_does_not_converge(monkeypatch):
+    plain, asked = torch.linalg.eigh, []
+
+    def eigh(matrix):
+        asked.append(matrix.dtype)
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("linalg.eigh: the algorithm failed to converge")
+        return plain(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", eigh)
+    root = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
+    matrix = root @ root.transpose(1, 2)
+    values, vectors = arithmetic.eigh(matrix)
+    assert asked == [torch.float32, torch.float64] and values.dtype == vectors.dtype == torch.float32
+    torch.testing.assert_close((vectors * values[:, None, :]) @ vectors.transpose(1, 2), matrix, rtol=1e-4, atol=1e-5)
+    for hopeless in (matrix.double().fill_(math.nan), matrix.fill_(math.nan)):
+        monkeypatch.setattr(torch.linalg, "eigh", lambda _: (_ for _ in ()).throw(torch.linalg.LinAlgError("no")))
+        with pytest.raises(torch.linalg.LinAlgError):
+            arithmetic.eigh(hopeless)
