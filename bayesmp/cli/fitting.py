@@ -56,9 +56,10 @@ def fit(
     """Learn to predict a column of a table from the others, report how well, and save the model.
 
     Numbers stay numbers, also if written as 1.234,50 or 30 %; missing ones become the median and are marked. Texts,
-    booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category. Columns
-    that are constant or name the rows are left out, dates are refused. The model file keeps all this, and the inputs of
-    at most 1,024 rows, without their targets.
+    booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category. Dates
+    become days since the first one, and time of year, weekday and time of day where there are enough of them. Columns
+    that are constant or name the rows are left out. The model file keeps all this, and the inputs of at most 1,024
+    rows, without their targets.
     """
     from bayesmp.table_model import TableModel, count_copies, tell_outliers  # scikit-learn takes a second to import
     from bayesmp.table_model import hold_out as split

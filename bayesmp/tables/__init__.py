@@ -5,6 +5,7 @@ A CSV file is read as text, and what a column means is decided here, once, by th
 is needed: `pip install bayesmp[tables]`.
 """
 
+from bayesmp.tables.dates import Calendar
 from bayesmp.tables.encoder import Column, Encoded, TableEncoder
 from bayesmp.tables.files import ENDINGS, check_column, check_ending, read_table, write_table
 from bayesmp.tables.target import Target
@@ -13,6 +14,7 @@ from bayesmp.tables.words import TableError, plural
 
 __all__ = [
     "ENDINGS",
+    "Calendar",
     "Column",
     "Encoded",
     "TableEncoder",
