@@ -1,6 +1,7 @@
 """Tables from files: what is read, how columns become numbers, what is refused and with which advice."""
 
 import datetime
+import gzip
 import json
 import sys
 from decimal import Decimal
@@ -268,6 +269,24 @@ def test_a_tsv_file_comes_back(tmp_path):
     tables.write_table(table, tmp_path / "t.tsv")
     assert (tmp_path / "t.tsv").read_text().startswith("a\tb\n")
     assert tables.read_table(tmp_path / "t.tsv").equals(table)
+
+
+@pytest.mark.parametrize("ending, separator", [("csv.gz", ","), ("tsv.gz", "\t"), ("CSV.GZ", ",")])
+def test_a_packed_file_is_read_and_written(tmp_path, ending, separator):
+    table, path = frame(a=["1", "2"], b=["größe", "z"]), tmp_path / f"t.{ending}"
+    path.write_bytes(gzip.compress("a;b\n1;größe\n2;z\n".encode()))
+    assert tables.read_table(path).equals(table)
+    tables.write_table(table, path)
+    assert gzip.decompress(path.read_bytes()).decode().startswith(f"a{separator}b\n")
+    assert tables.read_table(path).equals(table)
+    whole = path.read_bytes()
+    for broken in (b"a,b\n1,2\n", whole[:-9], whole[:-8] + b"\x01" * 8):
+        path.write_bytes(broken)
+        with pytest.raises(TableError, match="is not a complete gzip file"):
+            tables.read_table(path)
+    path.write_bytes(gzip.compress(b""))
+    with pytest.raises(TableError, match="is empty"):
+        tables.read_table(path)
 
 
 def test_a_first_line_without_names_is_told():

@@ -7,7 +7,7 @@ is needed: `pip install bayesmp[tables]`.
 
 from bayesmp.tables.dates import Calendar
 from bayesmp.tables.encoder import Column, Encoded, TableEncoder
-from bayesmp.tables.files import ENDINGS, check_column, check_ending, read_table, write_table
+from bayesmp.tables.files import ENDINGS, check_column, check_ending, ending, read_table, write_table
 from bayesmp.tables.target import Target
 from bayesmp.tables.values import as_numbers, require_pandas
 from bayesmp.tables.words import TableError, plural
@@ -23,6 +23,7 @@ __all__ = [
     "as_numbers",
     "check_column",
     "check_ending",
+    "ending",
     "plural",
     "read_table",
     "require_pandas",
