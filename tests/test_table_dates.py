@@ -206,6 +206,15 @@ def test_other_columns_hold_no_dates(values):
     assert read_dates(frame(*values)["when"]) is None
 
 
+@pytest.mark.parametrize("n_others, is_dates", [(1_500, True), (1_501, False)])
+def test_dates_that_come_late_are_found(n_others, is_dates):
+    """A fifth of a column may be other texts, wherever they stand."""
+    found = read_dates(frame(*["none"] * n_others, *["2024-01-01", "2024-01-02"] * 3_000)["when"])
+    assert (found is not None) == is_dates
+    if found is not None:
+        assert len(found.others) == n_others and np.nanmin(found.values) + 1 == np.nanmax(found.values)
+
+
 def test_a_later_table_is_read_as_the_first_one():
     first = frame("3/1/2024", "4/30/2024", "5/1/2024", "5/2/2024")
     encoder = TableEncoder().fit(first)

@@ -52,9 +52,9 @@ def tell_scores(
     for row in scores[title]:
         cells = [number(row, scores[name].get(row)).rjust(widths[name]) for name in scores]
         typer.echo(f"{row:<18}" + "".join(cells))
+    typer.echo(f"{'unlike training':<18}" + f"{100.0 * prediction.is_unlike.mean():.1f} %".rjust(widths[title]))
     if math.isnan(scores[title].get("R2", 0.0)):
         typer.echo("R2 needs at least two rows, with different targets")
-    typer.echo(f"{'unlike training':<18}" + f"{100.0 * prediction.is_unlike.mean():.1f} %".rjust(widths[title]))
     typer.echo(model.verdict(prediction, y))
 
 

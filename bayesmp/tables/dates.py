@@ -36,6 +36,7 @@ TWO_WEEKS = 14.0  # and for weekdays
 FEW_WEEKDAYS = 2  # no more different ones than this tell nothing of a week
 ROWS_PER_WEEKDAY = 30  # fewer learn more noise from seven more columns than weekdays are worth (docs/lab-notes.md)
 MONTH_ENDS = 4  # days of the month that the ends of months have, 28 to 31; their weekdays are chance
+AT_ONCE = 1_000  # values that are looked at, until too many are no dates
 SECONDS = 86_400.0  # of a day
 EPOCH = datetime.date(1970, 1, 1).toordinal()  # of numpy's days
 
@@ -153,10 +154,11 @@ def read_dates(values: Series) -> Dates | None:
         _refuse(values, "durations", "write them as numbers, e.g. of hours")
     if values.dtype.kind != "M" and not is_text(values):
         return None
-    texts = as_date_texts(values)
-    is_clock = _are_mostly(CLOCK, texts)
-    if not is_clock and not _are_mostly(DATE, texts):
+    present = values.dropna()
+    is_clock = _are_mostly(CLOCK, present)
+    if not is_clock and not _are_mostly(DATE, present):
         return None
+    texts = as_date_texts(present)
     order = None if is_clock else _order(values, texts)
     found = Dates(*read_as(values, is_clock, order), is_clock, order)
     if len(texts) - len(found.others) < MOSTLY * len(texts):
@@ -206,15 +208,15 @@ def as_date_texts(values: Series) -> list[str]:
     return [str(value).strip() for value in values.dropna()]
 
 
-def _are_mostly(kind: re.Pattern[str], texts: Sequence[str]) -> bool:
-    """Whether most of the texts are of this kind; stops where too many are not, early in a column of others."""
-    allowed = len(texts) - MOSTLY * len(texts)
-    n_others = 0
-    for text in texts:
-        n_others += kind.fullmatch(text) is None
-        if n_others > allowed + 1e-9:
+def _are_mostly(kind: re.Pattern[str], values: Series) -> bool:
+    """Whether most of the values are of this kind; a column of others is left early, as most columns are."""
+    n_others, allowed = 0, len(values) - MOSTLY * len(values) + 1e-9
+    for start in range(0, len(values), AT_ONCE):
+        texts = as_date_texts(values.iloc[start : start + AT_ONCE])
+        n_others += sum(kind.fullmatch(text) is None for text in texts)
+        if n_others > allowed:
             return False
-    return len(texts) > 0
+    return len(values) > 0
 
 
 def _is_open(text: str) -> bool:

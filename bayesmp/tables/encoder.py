@@ -192,13 +192,13 @@ class TableEncoder:
         if (present == present[0]).all() and n_missing == 0:
             return self._leave_out(name, f"all values are {values.iloc[0]}")
         calendar = Calendar.of(dates)
-        what = "times of day" if dates.is_clock else "dates"
+        what, one = ("times of day", "time") if dates.is_clock else ("dates", "date")
         self.notes.append(f"column {name!r}: {what}, taken as {calendar.tell()}{tell_order(values, dates)}")
         if dates.others:
             self.notes.append(f"column {name!r} holds {what} but for {some_texts(dates.others)}: taken as missing")
         if n_missing > 0:
             self.notes.append(
-                f"column {name!r}: {plural(n_missing, 'missing date')} replaced by the median, and marked"
+                f"column {name!r}: {plural(n_missing, f'missing {one}')} replaced by the median, and marked"
             )
         self.columns.append(Column(name, "date", float(np.median(present)), n_missing > 0, calendar=calendar))
 
@@ -257,7 +257,7 @@ def _encode_dates(column: Column, values: Series) -> tuple[Floats, NDArray[np.bo
     calendar = column.calendar
     assert calendar is not None
     dates, bad = read_as(values, calendar.is_clock, calendar.order)
-    what = "times of day" if calendar.is_clock else "dates"
+    what, one = ("times of day", "time") if calendar.is_clock else ("dates", "date")
     if len(values) - len(bad) < MOSTLY * len(values):
         raise TableError(
             f"column {column.name!r} held {what} in the training table, and now {some_texts(bad)}, which cannot be "
@@ -278,7 +278,7 @@ def _encode_dates(column: Column, values: Series) -> tuple[Floats, NDArray[np.bo
         return np.concatenate([x, is_missing[:, None]], axis=1), unseen, notes
     if is_missing.any():
         notes.append(
-            f"column {column.name!r}: {plural(int(is_missing.sum()), 'missing date')} replaced by the median; there "
+            f"column {column.name!r}: {plural(int(is_missing.sum()), f'missing {one}')} replaced by the median; there "
             "were none in training"
         )
     return x, unseen | is_missing, notes
