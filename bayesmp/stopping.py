@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bayesmp.settings import SETTINGS, Settings
 
-if TYPE_CHECKING:
-    from bayesmp.history import EpochRecord
-
 LONG = 500  # epochs after which a score that hardly moves is no plateau; one such lasted until epoch 240
 SLOW = 0.1  # nats between the last two refreshes; three times the epochs then change new rows' NLL by a few hundredths
+
+
+class Record(Protocol):
+    """What a history tells of an epoch, as history.EpochRecord has it."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def loo(self) -> Mapping[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Progress:
     moved: float
 
 
-def refreshes(records: Iterable[EpochRecord], *, since: int = 0) -> list[Progress]:
+def refreshes(records: Iterable[Record], *, since: int = 0) -> list[Progress]:
     """The refreshes of a history, those after the epoch `since`."""
     return [
         Progress(record.epoch, record.loo["nll"], record.loo["moved"])
