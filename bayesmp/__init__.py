@@ -8,7 +8,7 @@ from bayesmp.bridge import from_torch, to_torch
 from bayesmp.diagnosis import Diagnosis, Finding
 from bayesmp.fitting import fit
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax
+from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax, mixture
 from bayesmp.history import Change, EpochRecord, History
 from bayesmp.influence import Batch, Influence
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
@@ -59,6 +59,7 @@ __all__ = [
     "load",
     "merge",
     "metrics",
+    "mixture",
     "plots",
     "to_torch",
 ]

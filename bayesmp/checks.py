@@ -180,6 +180,12 @@ def check_positive_int(value: Any, name: str) -> int:
     return int(value)
 
 
+def check_probability(value: float, name: str) -> None:
+    """Raise unless 0 < value < 1."""
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value}")
+
+
 def check_epochs(value: Any, *, least: int) -> int | str:
     """A number of epochs, or "auto"; or a ValueError. With `least` 1 there must be something to train."""
     if isinstance(value, str) and value == "auto":

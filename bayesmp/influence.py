@@ -28,9 +28,11 @@ class Influence:
 
     Attributes:
         ids: which examples.
-        distance: how far the belief about all weights would move, squared, in its own units (Cook's distance).
+        distance: how far the belief about all weights would move, squared, in its own units (Cook's distance); 0 for
+            examples that were added or replaced and not visited since, which have said nothing yet.
         loo_nll: surprise, -log p(y | x, all other data) in nats.
-        leverage: how much of its own outputs an example holds; over all examples, the degrees of freedom of the belief.
+        leverage: how much of its own outputs an example holds; over all examples, the degrees of freedom of the belief;
+            0 for those that have said nothing yet.
     """
 
     ids: Tensor

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol
 
 from bayesmp.settings import SETTINGS, Settings
+
+LONG = 500  # epochs after which a score that hardly moves is no plateau; one such lasted until epoch 240
+SLOW = 0.1  # nats between the last two refreshes; three times the epochs then change new rows' NLL by a few hundredths
+
+
+class Record(Protocol):
+    """What a history tells of an epoch, as history.EpochRecord has it."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def loo(self) -> Mapping[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -22,6 +36,29 @@ class Progress:
     epoch: int
     score: float
     moved: float
+
+
+def refreshes(records: Iterable[Record], *, since: int = 0) -> list[Progress]:
+    """The refreshes of a history, those after the epoch `since`."""
+    return [
+        Progress(record.epoch, record.loo["nll"], record.loo["moved"])
+        for record in records
+        if "moved" in record.loo and record.epoch > since
+    ]
+
+
+def tell_unrest(passed: Sequence[Progress], remedy: str) -> str:
+    """What still moved when a run met its limit, in words and figures, and what to do if it matters."""
+    if len(passed) < 2:
+        return f"the leave-one-out score or the means still moved; {remedy}"
+    before, last = passed[-2:]
+    figures = (
+        f"from epoch {before.epoch} to {last.epoch} the leave-one-out NLL went from {before.score:.3g} to "
+        f"{last.score:.3g}, and the means moved by {last.moved:.2g} of their std"
+    )
+    if abs(before.score - last.score) < SLOW and last.epoch >= LONG:
+        return f"{figures}. That is slow progress and no fault: the network can be used; to let it go on, {remedy}"
+    return f"{figures}, so there may be more to learn; {remedy}"
 
 
 def at_rest(passed: Sequence[Progress], n_visits: int, settings: Settings = SETTINGS) -> bool:

@@ -37,6 +37,7 @@ MAX_LEVERAGE = 0.8  # what a row may hold of its own output; beyond that, leavin
 MARKED_ROWS = 1_024  # of the training data that can be known again one by one
 FEW_ROWS = 30  # too few to judge calibration
 GAP = 0.03  # of coverage or confidence that is no fault
+SKEWED, EVEN = 2.0, 1.0  # skewness from which logarithms are worth a word, and what they may have themselves at most
 
 
 @dataclass(frozen=True)
@@ -295,6 +296,25 @@ def tell_outliers(encoder: TableEncoder, target: Target, frame: DataFrame, y: ND
         parts.append((f"the target {target.name!r}", y.astype(np.float64)[:, None]))
     found = [(name, part, checks.hidden_by_outliers(part)) for name, part in parts]
     return [checks.tell_outlier(name, part[rows[0], 0], rows[0] + 1) for name, part, rows in found if rows]
+
+
+def tell_skew(target: Target, y: NDArray[Any]) -> str:
+    """A sentence about a positive target whose logarithm would be learned better; nothing about others."""
+    if target.task != "regression" or float(y.min()) <= 0.0:
+        return ""
+    if _skewness(y) < SKEWED or abs(_skewness(np.log(y))) > EVEN:
+        return ""
+    middle, largest = float(np.median(y)), float(y.max())
+    return (
+        f"the target {target.name!r} is positive and very skewed (half of it below {middle:.3g}, the largest "
+        f"{largest:.3g}): its logarithm is easier to learn, and intervals, turned back, stay above 0. Add a column "
+        f"with it, make that the target, and leave this one out with --drop {target.name}"
+    )
+
+
+def _skewness(values: NDArray[Any]) -> float:
+    gap = values.astype(np.float64) - values.mean()
+    return float((gap**3).mean() / max((gap**2).mean() ** 1.5, 1e-300))
 
 
 def count_copies(encoder: TableEncoder, frame: DataFrame, y: NDArray[Any]) -> int:

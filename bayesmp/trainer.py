@@ -24,10 +24,14 @@ from bayesmp.network_files import INTERRUPTED, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run
 from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex
-from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due
+from bayesmp.stopping import at_rest, ends_calmly, refresh_due, refreshes, tell_unrest
 from bayesmp.train_config import TrainConfig
 
 AT_REST, NOT_AT_REST = "at rest", "not at rest"
+GO_ON = (
+    "raise max_epochs, or keep a Trainer and let it run on (a second bayesmp.fit without checkpoints starts from the "
+    "prior again)"
+)
 MAX_EPOCHS = 1000  # of a run that stops by itself
 
 
@@ -144,8 +148,7 @@ class Trainer(Run):
             self.checkpoints.write(self.n_epochs, self.save, stacklevel=stacklevel)
         if why.startswith(NOT_AT_REST):
             warnings.warn(
-                f"training was {why}: the leave-one-out score or the means still moved; raise max_epochs, or keep a "
-                "Trainer and let it run on (a second bayesmp.fit without checkpoints starts from the prior again)",
+                f"training was {why}: {tell_unrest(refreshes(self.history, since=self._changed_at), GO_ON)}",
                 stacklevel=stacklevel,
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
@@ -208,11 +211,7 @@ class Trainer(Run):
         return [record.metrics["nll"] for record in self.history if record.epoch > self._changed_at]
 
     def _at_rest(self) -> bool:
-        passed = [
-            Progress(record.epoch, record.loo["nll"], record.loo["moved"])
-            for record in self.history
-            if "moved" in record.loo and record.epoch > self._changed_at
-        ]
+        passed = refreshes(self.history, since=self._changed_at)
         return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members))
 
     # --- data with identity ------------------------------------------------------------------------------------------
@@ -249,7 +248,8 @@ class Trainer(Run):
     def replace(self, ids: Any, x: Any = None, y: Any = None) -> None:
         """Give examples new values, e.g. a mended label; their ids and batches stay.
 
-        What their batches have said stands until their next visit, so `run` on.
+        What their batches have said stands until their next visit, so `run` on. Until then `influence` has a distance
+        and a leverage of 0 for them.
 
         Args:
             ids: of the examples, as for `remove`, but in an order.
@@ -264,6 +264,10 @@ class Trainer(Run):
 
         Wrong labels stand out best by `loo_nll`: with 10 % of 2,560 MNIST training labels swapped, the AUROC of finding
         them was .99, by `distance` .96, by `leverage` .67. `distance` tells which examples the weights owe most to.
+
+        Examples that were added or replaced and not visited since have said nothing yet: leaving them out would change
+        nothing, so their `distance` and `leverage` are 0, and `loo_nll` is that of a new row. What the old values of
+        replaced ones have said stands until then, and is nobody's influence; `run` first to compare.
 
         Args:
             ids: of the examples, as for `remove`; all of them if not given.

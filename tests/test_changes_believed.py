@@ -134,10 +134,14 @@ def test_a_mended_label_is_judged_as_new_until_it_is_heard():
     y[-1] = -2.0
     trainer = bmp.Trainer(mlp([1, 1], bmp.Regression(0.01), dtype=torch.float64), x, y, batch_size=7)
     trainer.run(60)
+    assert trainer.influence([20]).leverage.item() > 0.5
     trainer.replace([20], y=[[2.0]])
+    silent = trainer.influence([20])
+    assert silent.distance.item() == silent.leverage.item() == 0.0, "as the docstring says"
     told = -trainer.network.predict(x[20:]).log_prob([[2.0]]).sum()
     assert trainer.influence([20]).loo_nll.item() == pytest.approx(told.item(), rel=1e-5)
     trainer.run(60)
+    assert trainer.influence([20]).leverage.item() > 0.5
     assert trainer.influence([20]).loo_nll.item() < 3.0 and trainer.x[20].item() == 2.0
     with pytest.raises(ValueError, match="x, y or both"):
         trainer.replace([20])

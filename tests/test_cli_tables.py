@@ -13,7 +13,7 @@ pandas = pytest.importorskip("pandas")
 
 import bayesmp as bmp  # noqa: E402
 from bayesmp import cli, tables  # noqa: E402
-from bayesmp.table_model import TableModel  # noqa: E402
+from bayesmp.table_model import TableModel, tell_skew  # noqa: E402
 
 QUICK = ("--epochs", "12", "--hidden", "8")
 
@@ -266,6 +266,40 @@ def test_few_rows_are_all_trained_on(call, tmp_path):
     assert "no rows are held out" in said
     assert "taken as a quantity (as asked); this is a regression" in call(*arguments, "--task", "regression")
     assert TableModel.load(tmp_path / "m.safetensors").target.task == "regression"
+
+
+def test_one_row_has_no_r2(made, call, tmp_path):
+    folder, _ = made
+    pandas.read_csv(folder / "price-new.csv")[:1].to_csv(tmp_path / "one.csv.gz", index=False)
+    said = call("evaluate", folder / "price.safetensors", tmp_path / "one.csv.gz")
+    assert "nan" not in said and "R2 needs at least two rows, with different targets" in said
+    assert re.search(r"R2 +– +–\n", said) and re.search(r"RMSE +\S+\d +\S+\d\n", said)
+    assert "R2 needs" not in call("evaluate", folder / "price.safetensors", folder / "price-new.csv")
+
+
+def test_a_very_skewed_target_is_told_once_with_the_report(call, tmp_path):
+    table = patients(80, 0)
+    y = np.exp(2 * table["a"] + table["b"])
+    arguments = ("fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "m.safetensors", *QUICK)
+    table[["a", "b"]].assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    said = call(*arguments, "--no-refit")
+    assert said.count("note: the target 'y' is positive and very skewed (half of it below") == 1
+    assert f"the largest {y.max():.3g}): its logarithm is easier to learn" in said and "--drop y" in said
+
+
+@pytest.mark.parametrize(
+    "make, is_told",
+    [
+        (lambda z: np.exp(1.5 * z), True),
+        (lambda z: np.exp(1.5 * z) - 0.01, False),  # not all positive
+        (lambda z: 5 + z, False),
+        (lambda z: np.where(np.arange(len(z)) < 3, 1e4, 1.0 + 0.01 * z), False),  # a few far out: no logarithm helps
+    ],
+)
+def test_skew_is_told_where_logarithms_help(make, is_told):
+    y = make(np.random.default_rng(0).normal(size=400))
+    assert bool(tell_skew(tables.Target("y", "regression"), y)) == is_told
+    assert not tell_skew(tables.Target("y", "classification"), np.array(["a", "b"]))
 
 
 def run(*arguments):

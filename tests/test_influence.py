@@ -82,6 +82,7 @@ def test_influence_of_classes_is_that_of_dense_algebra(head):
     trainer = bmp.Trainer(network, x, y, batch_size=10)
     trainer.run(15)
     found = trainer.influence()
+    head = network.head  # its own, which knows the shares of the classes
     with torch.no_grad():
         slopes = dense_slopes(network, x)
         log_weights = network.head_log_weights

@@ -10,7 +10,7 @@ from sklearn.datasets import make_circles
 
 import bayesmp as bmp
 from bayesmp.settings import SETTINGS, Settings
-from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due
+from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due, tell_unrest
 from bayesmp.trainer import MAX_EPOCHS
 from tests.helpers import blobs, linear_data, mlp
 
@@ -32,6 +32,19 @@ def test_a_run_near_its_limit_ends_where_it_is_calm():
     assert not ends_calmly(calm, 20, 1000)  # not near
     assert not ends_calmly(calm, 2, 100) and ends_calmly(calm, 1, 100)  # a fiftieth of a short run
     assert not ends_calmly(calm[:20], 0, 1000) and not ends_calmly(calm, 0, 49)
+
+
+def test_what_still_moved_at_the_limit_is_told_calmly_where_it_was_little():
+    """Small regressions that were fine ended with what read as an alarm."""
+    passed = [Progress(520, 0.3, 2.0), Progress(676, 0.155, 3.9), Progress(879, 0.0886, 3.23)]
+    assert tell_unrest(passed, "raise max_epochs") == (
+        "from epoch 676 to 879 the leave-one-out NLL went from 0.155 to 0.0886, and the means moved by 3.2 of their "
+        "std. That is slow progress and no fault: the network can be used; to let it go on, raise max_epochs"
+    )
+    assert tell_unrest(passed[:2], "go on").endswith("std, so there may be more to learn; go on")
+    worse, early = [Progress(700, 0.1, 1.0), Progress(900, 0.9, 1.0)], [Progress(3, 0.1, 1.0), Progress(4, 0.1, 1.0)]
+    assert "no fault" not in tell_unrest(worse, "go on") + tell_unrest(early, "go on")
+    assert tell_unrest(passed[:1], "go on") == "the leave-one-out score or the means still moved; go on"
 
 
 def test_a_network_that_jumps_does_not_end_in_a_jump():

@@ -23,7 +23,9 @@ FEW_ROWS = 50  # of a table, below which none are held out unless asked for
 
 @with_errors
 def fit(
-    table: Path = typer.Argument(help="CSV or TSV (UTF-8, names in the first line) or Parquet file."),
+    table: Path = typer.Argument(
+        help="CSV or TSV (UTF-8, names in the first line; also .csv.gz, .tsv.gz) or Parquet file."
+    ),
     target: str = typer.Option(..., help="The column to predict."),
     out: Path = typer.Option(..., help="Where to write the model (.safetensors)."),
     task: Task | None = typer.Option(
@@ -56,11 +58,17 @@ def fit(
     """Learn to predict a column of a table from the others, report how well, and save the model.
 
     Numbers stay numbers, also if written as 1.234,50 or 30 %; missing ones become the median and are marked. Texts,
-    booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category. Columns
-    that are constant or name the rows are left out, dates are refused. The model file keeps all this, and the inputs of
-    at most 1,024 rows, without their targets.
+    booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category. Dates
+    become days since the first one, and time of year, weekday and time of day where there are enough of them. Columns
+    that are constant or name the rows are left out. The model file keeps all this, and the inputs of at most 1,024
+    rows, without their targets.
     """
-    from bayesmp.table_model import TableModel, count_copies, tell_outliers  # scikit-learn takes a second to import
+    from bayesmp.table_model import (
+        TableModel,
+        count_copies,
+        tell_outliers,
+        tell_skew,
+    )  # scikit-learn takes a second to import
     from bayesmp.table_model import hold_out as split
 
     options: dict[str, Any] = {
@@ -118,6 +126,8 @@ def fit(
         prediction = model.predict(columns.iloc[held].reset_index(drop=True))
         typer.echo("")
         tell_scores(model, prediction, y[held], f"{len(held):,} held out", with_loo=True)
+        if hint := tell_skew(what, y):
+            note(hint)
         draw(model, prediction, y[held], picture)
     else:
         typer.echo("\nno rows are held out; the leave-one-out score, below, predicts each row without itself")

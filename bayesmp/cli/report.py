@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import typer
 from bayesmp import plots, tables
 from bayesmp.cli.errors import note
 from bayesmp.heads import RegressionPrediction
+from bayesmp.stopping import refreshes, tell_unrest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 def load_model(path: Path) -> TableModel:
     """The model of a file."""
-    if path.suffix.lower() in tables.ENDINGS:
+    if tables.ending(path) is not None:
         raise tables.TableError(f"{str(path)!r} is a table; the model comes first, then the table, if one is needed")
     from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
 
@@ -31,8 +33,10 @@ def tell_training(model: TableModel) -> None:
     history = model.estimator.history_
     typer.echo(f"{history.stopped}, {sum(history.column('seconds')):.1f} s")
     if not model.is_at_rest:
-        remedy = "raise --max-epochs" if model.estimator.epochs == "auto" else "raise --epochs, or leave it out"
-        note(f"the leave-one-out score or the means still moved; {remedy}")
+        if model.estimator.epochs == "auto":
+            note(tell_unrest(refreshes(history), "raise --max-epochs"))
+        else:
+            note("the leave-one-out score or the means still moved; raise --epochs, or leave it out")
 
 
 def tell_scores(
@@ -49,12 +53,14 @@ def tell_scores(
         cells = [number(row, scores[name].get(row)).rjust(widths[name]) for name in scores]
         typer.echo(f"{row:<18}" + "".join(cells))
     typer.echo(f"{'unlike training':<18}" + f"{100.0 * prediction.is_unlike.mean():.1f} %".rjust(widths[title]))
+    if math.isnan(scores[title].get("R2", 0.0)):
+        typer.echo("R2 needs at least two rows, with different targets")
     typer.echo(model.verdict(prediction, y))
 
 
 def number(name: str, value: float | None) -> str:
     """The value of the score of this name, as tables show it."""
-    if value is None:
+    if value is None or math.isnan(value):
         return "–"
     if "interval" in name:
         return f"{100.0 * value:.1f} %"

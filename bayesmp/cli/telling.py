@@ -47,6 +47,13 @@ def _about_installation() -> dict[str, str]:
     return rows | sets
 
 
+def _about_column(column: tables.Column) -> str:
+    if column.kind == "category":
+        return "category: " + ", ".join(column.categories[:6]) + (", ..." if len(column.categories) > 6 else "")
+    missing = ", may be missing" if column.marks_missing else ""
+    return f"number{missing}" if column.calendar is None else f"{column.calendar.describe()}{missing}"
+
+
 def _about_model(model: TableModel) -> dict[str, str]:
     facts, target, encoder = model.facts, model.target, model.encoder
     network = model.estimator.network_
@@ -64,9 +71,7 @@ def _about_model(model: TableModel) -> dict[str, str]:
         rows["mean, std"] = f"{facts.guess[0]:.4g}, {facts.guess[1]:.4g}"
     rows["columns"] = f"{len(encoder.columns)}, as {tables.plural(len(encoder.features), 'number')} per row"
     for column in encoder.columns[:SHOWN]:
-        missing = ", may be missing" if column.marks_missing else ""
-        many = ", ".join(column.categories[:6]) + (", ..." if len(column.categories) > 6 else "")
-        rows[f"  {column.name}"] = f"number{missing}" if column.kind == "number" else f"category: {many}"
+        rows[f"  {column.name}"] = _about_column(column)
     if len(encoder.columns) > SHOWN:
         rows["  ..."] = f"and {len(encoder.columns) - SHOWN:,} more"
     for name, why in encoder.left_out.items():

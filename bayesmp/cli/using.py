@@ -35,8 +35,8 @@ def predict(
     Written behind the table's own columns, for a target y: y_mean, y_std, y_low and y_high (the interval), or for
     classes y_predicted and one y_p_... per class; and unlike_training. This is True where the model has to guess: where
     its epistemic uncertainty (what more data would take away) is beyond that of all but 1 % of the training rows, each
-    predicted without itself, or where a category is new, or a number missing in a column that
-    had no gaps in training.
+    predicted without itself, or where a category is new, a date beyond those of training, or a number missing in a
+    column that had no gaps in training.
     """
     if not 0.0 < level < 1.0:
         raise typer.BadParameter(f"must lie between 0 and 1, got {level:g}", param_hint="--level")

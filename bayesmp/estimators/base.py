@@ -27,6 +27,7 @@ from bayesmp.history import History
 from bayesmp.layers import LeakyReLU, Linear
 from bayesmp.layers.base import Layer
 from bayesmp.network import Network
+from bayesmp.stopping import refreshes, tell_unrest
 from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -177,8 +178,8 @@ class MPEstimator(BaseEstimator, ABC):
             history = trainer.run(self.epochs, max_epochs=self.max_epochs, progress=bool(self.verbose))
         if history.stopped.startswith(NOT_AT_REST):
             warnings.warn(
-                f"{type(self).__name__} was {history.stopped}: the leave-one-out score or the means still moved; raise "
-                f"max_epochs (now {self.max_epochs})",
+                f"{type(self).__name__} was {history.stopped}: "
+                + tell_unrest(refreshes(history), f"raise max_epochs (now {self.max_epochs})"),
                 ConvergenceWarning,
                 stacklevel=4,
             )

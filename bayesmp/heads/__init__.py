@@ -3,6 +3,16 @@
 from bayesmp.heads.argmax import Argmax
 from bayesmp.heads.base import Head
 from bayesmp.heads.classification import ClassPrediction, Softmax
+from bayesmp.heads.mixture import RegressionMixture, mixture
 from bayesmp.heads.regression import Regression, RegressionPrediction
 
-__all__ = ["Argmax", "ClassPrediction", "Head", "Regression", "RegressionPrediction", "Softmax"]
+__all__ = [
+    "Argmax",
+    "ClassPrediction",
+    "Head",
+    "Regression",
+    "RegressionMixture",
+    "RegressionPrediction",
+    "Softmax",
+    "mixture",
+]

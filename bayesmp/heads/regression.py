@@ -86,15 +86,13 @@ class RegressionPrediction:
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval that holds a new target with this probability."""
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie strictly between 0 and 1, got {level}")
+        checks.check_probability(level, "level")
         reach = self._reach(0.5 - 0.5 * level)
         return self.mean - reach, self.mean + reach
 
     def quantile(self, p: float) -> Tensor:
         """The value below which a new target lies with probability p."""
-        if not 0.0 < p < 1.0:
-            raise ValueError(f"p must lie strictly between 0 and 1, got {p}")
+        checks.check_probability(p, "p")
         return self.mean - self._reach(p) if p < 0.5 else self.mean + self._reach(1.0 - p)
 
     def log_prob(self, y: Any) -> Tensor:

@@ -5,14 +5,16 @@ A CSV file is read as text, and what a column means is decided here, once, by th
 is needed: `pip install bayesmp[tables]`.
 """
 
+from bayesmp.tables.dates import Calendar
 from bayesmp.tables.encoder import Column, Encoded, TableEncoder
-from bayesmp.tables.files import ENDINGS, check_column, check_ending, read_table, write_table
+from bayesmp.tables.files import ENDINGS, check_column, check_ending, ending, read_table, write_table
 from bayesmp.tables.target import Target
 from bayesmp.tables.values import as_numbers, require_pandas
 from bayesmp.tables.words import TableError, plural
 
 __all__ = [
     "ENDINGS",
+    "Calendar",
     "Column",
     "Encoded",
     "TableEncoder",
@@ -21,6 +23,7 @@ __all__ = [
     "as_numbers",
     "check_column",
     "check_ending",
+    "ending",
     "plural",
     "read_table",
     "require_pandas",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesmp.tables.dates import Calendar, Dates, read_as, read_dates, tell_day, tell_order
 from bayesmp.tables.files import check_column
 from bayesmp.tables.values import (
     MISSING,
@@ -38,11 +39,12 @@ class Column:
 
     Attributes:
         name: in the table.
-        kind: "number" or "category".
-        median: stands for missing numbers.
-        marks_missing: whether a further column says where a number was missing.
+        kind: "number", "category", or "date", which times of day are, too.
+        median: stands for missing numbers and dates.
+        marks_missing: whether a further column says where a number or date was missing.
         categories: one column of 0 and 1 each; MISSING and OTHER may be among them.
         decimal: sign of numbers that are dressed up, such as 1.234,50; None for plain ones.
+        calendar: which numbers dates become; None for other kinds.
     """
 
     name: str
@@ -51,13 +53,15 @@ class Column:
     marks_missing: bool = False
     categories: tuple[str, ...] = ()
     decimal: str | None = None
+    calendar: Calendar | None = None
 
     @property
     def features(self) -> list[str]:
         """Names of the numbers it becomes."""
         if self.kind == "category":
             return [f"{self.name}={category}" for category in self.categories]
-        return [self.name, f"{self.name} {MISSING}"] if self.marks_missing else [self.name]
+        parts = [""] if self.calendar is None else self.calendar.features
+        return [self.name + part for part in (*parts, *([f" {MISSING}"] if self.marks_missing else []))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +70,8 @@ class Encoded:
 
     Attributes:
         x: the numbers.
-        is_unseen: rows with a category, or with a gap in a column, that the training table did not have, (n,).
+        is_unseen: rows with a category, or with a gap in a column, that the training table did not have, or with a date
+            that it did not cover, (n,).
         notes: sentences about what had to be done.
     """
 
@@ -82,8 +87,9 @@ class TableEncoder:
     Numbers stay numbers; missing ones become the median, and a further column says where they were missing. Texts,
     booleans and categories become a column of 0 and 1 per category; missing ones are a category of their own. A
     category that training did not have is 0 in all of them. Numbers may be written as 1.234,50 or 30 %, and codes with
-    zeros in front that repeat (01067) are categories. Columns that are constant, empty, or different in each row
-    (names, numbers of rows) are left out.
+    zeros in front that repeat (01067) are categories. Dates become days since the first one, and where training covers
+    enough of them the time of year, the time of day and the weekday (`Calendar`). Columns that are constant, empty, or
+    different in each row (names, numbers of rows) are left out.
 
     Attributes:
         columns: those that are used, in the order of their features.
@@ -134,10 +140,7 @@ class TableEncoder:
         parts, notes = [], []
         is_unseen = np.zeros(len(frame), dtype=bool)
         for column in self.columns:
-            if column.kind == "number":
-                part, unseen, said = _encode_numbers(column, frame[column.name])
-            else:
-                part, unseen, said = _encode_categories(column, frame[column.name])
+            part, unseen, said = ENCODERS[column.kind](column, frame[column.name])
             is_unseen |= unseen
             parts.append(part)
             notes += said
@@ -150,13 +153,15 @@ class TableEncoder:
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> TableEncoder:
         """The encoder that `to_json` described."""
-        columns = [Column(**{**part, "categories": tuple(part["categories"])}) for part in saved["columns"]]
-        return cls(columns, dict(saved["left_out"]))
+        return cls([_column(part) for part in saved["columns"]], dict(saved["left_out"]))
 
     def _add(self, name: str, values: Series, *, is_category: bool) -> None:
         n_missing = int(values.isna().sum())
         if n_missing == len(values):
             return self._leave_out(name, "all values are missing")
+        dates = None if is_category else read_dates(values)
+        if dates is not None:
+            return self._add_dates(name, values, dates)
         found = None if is_category else read_numbers(values)
         if found is None:
             if not is_category and has_codes(values):
@@ -180,6 +185,22 @@ class TableEncoder:
                 f"column {name!r}: {plural(n_missing, 'missing number')} replaced by the median, and marked"
             )
         self.columns.append(Column(name, "number", float(np.median(present)), has_missing, decimal=decimal))
+
+    def _add_dates(self, name: str, values: Series, dates: Dates) -> None:
+        present = dates.values[~np.isnan(dates.values)]
+        n_missing = len(values) - len(present)
+        if (present == present[0]).all() and n_missing == 0:
+            return self._leave_out(name, f"all values are {values.iloc[0]}")
+        calendar = Calendar.of(dates)
+        what, one = ("times of day", "time") if dates.is_clock else ("dates", "date")
+        self.notes.append(f"column {name!r}: {what}, taken as {calendar.tell()}{tell_order(values, dates)}")
+        if dates.others:
+            self.notes.append(f"column {name!r} holds {what} but for {some_texts(dates.others)}: taken as missing")
+        if n_missing > 0:
+            self.notes.append(
+                f"column {name!r}: {plural(n_missing, f'missing {one}')} replaced by the median, and marked"
+            )
+        self.columns.append(Column(name, "date", float(np.median(present)), n_missing > 0, calendar=calendar))
 
     def _add_categories(self, name: str, values: Series) -> None:
         texts = as_texts(values)
@@ -207,6 +228,14 @@ class TableEncoder:
         self.notes.append(f"column {name!r} left out: {why}")
 
 
+def _column(saved: dict[str, Any]) -> Column:
+    """The column that `asdict` described; those of older files know no dates."""
+    calendar = saved.get("calendar")
+    if calendar is not None:
+        calendar = Calendar(**{**calendar, "weekdays": tuple(calendar["weekdays"])})
+    return Column(**{**saved, "categories": tuple(saved["categories"]), "calendar": calendar})
+
+
 def _encode_numbers(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
     numbers, bad = as_numbers(values, column.decimal)
     if len(values) - len(bad) < MOSTLY * len(values):
@@ -222,6 +251,37 @@ def _encode_numbers(column: Column, values: Series) -> tuple[Floats, NDArray[np.
     if column.marks_missing:
         return np.stack([filled, is_missing], axis=1), np.zeros_like(is_missing), notes
     return filled[:, None], is_missing, notes  # what a gap means was not learned: these rows are guesses
+
+
+def _encode_dates(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
+    calendar = column.calendar
+    assert calendar is not None
+    dates, bad = read_as(values, calendar.is_clock, calendar.order)
+    what, one = ("times of day", "time") if calendar.is_clock else ("dates", "date")
+    if len(values) - len(bad) < MOSTLY * len(values):
+        raise TableError(
+            f"column {column.name!r} held {what} in the training table, and now {some_texts(bad)}, which cannot be "
+            "read as those were; write them as " + ("19:30" if calendar.is_clock else "2024-03-01")
+        )
+    is_missing = np.isnan(dates)
+    notes = [f"column {column.name!r}: {some_texts(bad)} taken as missing"] if bad else []
+    filled = np.where(is_missing, column.median, dates)
+    x, unseen = calendar.encode(filled), calendar.is_outside(filled) & ~is_missing
+    if unseen.any():
+        limits = f"{tell_day(calendar.first)} to {tell_day(calendar.last)}"
+        notes.append(
+            f"column {column.name!r}: {plural(int(unseen.sum()), 'row')} with dates or weekdays that training did not "
+            f"cover ({limits})"
+        )
+    x[is_missing, 1:] = 0.0  # in the middle of what turns, on no weekday
+    if column.marks_missing:
+        return np.concatenate([x, is_missing[:, None]], axis=1), unseen, notes
+    if is_missing.any():
+        notes.append(
+            f"column {column.name!r}: {plural(int(is_missing.sum()), f'missing {one}')} replaced by the median; there "
+            "were none in training"
+        )
+    return x, unseen | is_missing, notes
 
 
 def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
@@ -241,3 +301,6 @@ def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[
             f"({shown})"
         )
     return hits.astype(np.float64), unseen, notes
+
+
+ENCODERS = {"number": _encode_numbers, "date": _encode_dates, "category": _encode_categories}

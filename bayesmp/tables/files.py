@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import gzip
 import re
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,25 +18,35 @@ from bayesmp.tables.words import TableError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ENDINGS = (".csv", ".tsv", ".parquet")
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 PLAIN_NUMBER = re.compile(r"[+-]?\d*\.?\d+(\.\d+)?")  # pandas numbers a name that is there twice: 1.5.1
+
+
+def ending(path: Path) -> str | None:
+    """The one of ENDINGS that the name has, or None."""
+    return next((one for one in ENDINGS if path.name.lower().endswith(one)), None)
 
 
 def check_ending(path: Path) -> None:
     """Raise unless the ending says how to read or write the file."""
-    if path.suffix.lower() not in ENDINGS:
-        raise TableError(f"{str(path)!r} must end in .csv, .tsv or .parquet, so that it is clear what it is")
+    if ending(path) is None:
+        raise TableError(
+            f"{str(path)!r} must end in .csv, .tsv or .parquet, or in .csv.gz or .tsv.gz, so that it is clear what it "
+            "is"
+        )
 
 
 def read_table(path: Path) -> DataFrame:
-    """The table in a CSV or TSV file (UTF-8; commas, semicolons or tabs; names in the first line) or a Parquet file."""
+    """The table in a CSV or TSV file (UTF-8; commas, semicolons or tabs; names in the first line), which may be packed
+    with gzip, or in a Parquet file.
+    """
     pandas = require_pandas()
     check_ending(path)
     if not path.is_file():
         others = [other.name for other in path.parent.glob(f"*{path.suffix}")]
         near = difflib.get_close_matches(path.name, others, n=1, cutoff=0.75)
         raise TableError(f"there is no file {str(path)!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    frame = _read_parquet(pandas, path) if path.suffix.lower() == ".parquet" else _read_csv(pandas, path)
+    frame = _read_parquet(pandas, path) if ending(path) == ".parquet" else _read_csv(pandas, path)
     frame.columns = [str(name).strip() for name in frame.columns]
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice) > 0:
@@ -46,25 +58,39 @@ def read_table(path: Path) -> DataFrame:
 
 def write_table(frame: DataFrame, path: Path) -> None:
     """Write a CSV, TSV or Parquet file, by its ending."""
-    if path.suffix.lower() == ".parquet":
+    kind = ending(path) or ".csv"
+    if kind == ".parquet":
         with _needs_pyarrow():
             frame.to_parquet(path, index=False)
     else:
-        frame.to_csv(path, index=False, sep="\t" if path.suffix.lower() == ".tsv" else ",")
+        frame.to_csv(path, index=False, sep="\t" if "tsv" in kind else ",", compression=_packed(path))
+
+
+def _packed(path: Path) -> str | None:
+    return "gzip" if path.name.lower().endswith(".gz") else None
 
 
 def _read_csv(pandas: Any, path: Path) -> DataFrame:
+    packed = _packed(path)
     try:
-        with open(path, encoding="utf-8-sig", newline=None) as file:
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline=None) as file:
             first = next((line for line in file if line.strip()), "")
             separator = max(",;\t", key=first.count)
-        options = {"sep": separator, "dtype": str, "encoding": "utf-8-sig", "skipinitialspace": True}
+        options = {
+            "sep": separator,
+            "dtype": str,
+            "encoding": "utf-8-sig",
+            "skipinitialspace": True,
+            "compression": packed,
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)  # of rows longer than the first line
             names = pandas.read_csv(path, header=None, nrows=1, **options).iloc[0].dropna().tolist()
             frame: DataFrame = pandas.read_csv(path, index_col=False, **options)
     except UnicodeDecodeError as error:
         raise TableError(f"{path.name} is not UTF-8 text ({error}); save it as UTF-8") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TableError(f"{path.name} is not a complete gzip file: {error}") from error
     except pandas.errors.EmptyDataError as error:
         raise TableError(f"{path.name} is empty") from error
     except (pandas.errors.ParserError, pandas.errors.ParserWarning) as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesmp.tables.dates import refuse_dates
 from bayesmp.tables.values import (
     LEADING_ZERO,
     MISSING,
@@ -16,7 +17,6 @@ from bayesmp.tables.values import (
     as_texts,
     is_named,
     is_text,
-    refuse_dates,
     sign_needed,
     tell_reading,
 )

@@ -1,4 +1,4 @@
-"""What the values of a column are: numbers, texts, names, dates, or numbers that are dressed up."""
+"""What the values of a column are: numbers, texts, names, or numbers that are dressed up."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ MOSTLY = 0.8  # share of a text column that must be numbers for the rest to coun
 LARGEST = 1e100  # squares of larger numbers overflow
 REPEATED = 0.5  # different codes per row, at most; beyond that, zeros in front only fill up numbers
 MISSING = "(missing)"  # stands for values that are not there
-DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]\d{1,2}:\d{2}.*)?")
-CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?\s?([aApP]\.?[mM]\.?)?")  # 7:30 or 19:05:59
 CODE = re.compile(r"\d+")
 LEADING_ZERO = re.compile(r"[+-]?0\d+")  # 01067, where a number would be written 1067
 
@@ -62,20 +60,6 @@ def _undressed(text: str, decimal: str) -> str:
     return undress(text, decimal) or (text if decimal == "." else "")
 
 
-def refuse_dates(values: Series) -> None:
-    """Raise if the column holds dates or times."""
-    present = values.dropna()
-    is_time = values.dtype.kind in "mM"
-    if len(present) == 0 or not (is_time or is_text(values)):
-        return
-    first = str(present.iloc[0])
-    if is_time or any(all(kind.fullmatch(str(value).strip()) for value in present) for kind in (DATE, CLOCK)):
-        raise TableError(
-            f"column {values.name!r} holds dates or times ({first}); turn it into numbers first, e.g. the year, the "
-            "month, hours, or days since some day, or leave it out with --drop"
-        )
-
-
 def has_codes(values: Series) -> bool:
     """Whether the texts are codes such as 01067: digits alone, some with a zero in front, most of them there again."""
     if not is_text(values):
@@ -106,8 +90,7 @@ class Numbers(NamedTuple):
 
 
 def read_numbers(values: Series) -> Numbers | None:
-    """The numbers of a column of the training table, or None if it is to become categories; dates are refused."""
-    refuse_dates(values)
+    """The numbers of a column of the training table, or None if it is to become categories."""
     if is_named(values) or has_codes(values):
         return None
     decimal = sign_needed(values)
