@@ -38,8 +38,7 @@ class Settings:
         final_examples: examples that the refresh at the end of a run looks at, at most.
         judged_examples: examples whose leave-one-out outputs are computed in a refresh, at most.
         noise_rounds: how often a refresh goes between the noise and the belief that follows from it, at most.
-        rest_gain: nats by which the leave-one-out score must improve to count as progress; for noisy targets, of which
-            longer training makes it a little too good, and for labels.
+        rest_gain: nats by which the leave-one-out score must improve between two refreshes to count as progress.
         rest_refreshes: refreshes without progress after which training is at rest.
         rest_visits: visits before which it is not.
         rest_move: root mean square move of the means between two refreshes, in posterior std, below which they rest.
@@ -79,7 +78,7 @@ class Settings:
     final_examples: int = 20_000
     judged_examples: int = 5_000
     noise_rounds: int = 12
-    rest_gain: tuple[float, float] = (0.03, 0.02)
+    rest_gain: float = 0.02
     rest_refreshes: int = 3
     rest_visits: int = 250
     rest_move: float = 3.0

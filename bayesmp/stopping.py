@@ -61,7 +61,7 @@ def tell_unrest(passed: Sequence[Progress], remedy: str) -> str:
     return f"{figures}, so there may be more to learn; {remedy}"
 
 
-def at_rest(passed: Sequence[Progress], n_visits: int, *, gain: float, settings: Settings = SETTINGS) -> bool:
+def at_rest(passed: Sequence[Progress], n_visits: int, settings: Settings = SETTINGS) -> bool:
     """Whether the last `rest_refreshes` refreshes brought no progress and the means have stopped moving; or the last
     ones of `rest_anyway`, however the means move.
 
@@ -70,9 +70,11 @@ def at_rest(passed: Sequence[Progress], n_visits: int, *, gain: float, settings:
     stop, and change nothing for the better.
     """
     is_still = len(passed) > 0 and passed[-1].moved < settings.rest_move
-    if is_still and _brings_nothing(passed, n_visits, settings.rest_refreshes, settings.rest_visits, gain):
+    if is_still and _brings_nothing(
+        passed, n_visits, settings.rest_refreshes, settings.rest_visits, settings.rest_gain
+    ):
         return True
-    return _brings_nothing(passed, n_visits, *settings.rest_anyway, gain)
+    return _brings_nothing(passed, n_visits, *settings.rest_anyway, settings.rest_gain)
 
 
 def _brings_nothing(passed: Sequence[Progress], n_visits: int, n: int, least_visits: int, gain: float) -> bool:

@@ -23,7 +23,6 @@ from bayesmp.network import Network
 from bayesmp.network_files import INTERRUPTED, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run
 from bayesmp.schedules import Batch
-from bayesmp.settings import SETTINGS
 from bayesmp.sites import SiteIndex
 from bayesmp.stopping import at_rest, ends_calmly, refresh_due, refreshes, tell_unrest
 from bayesmp.train_config import TrainConfig
@@ -213,8 +212,7 @@ class Trainer(Run):
 
     def _at_rest(self) -> bool:
         passed = refreshes(self.history, since=self._changed_at)
-        gain = SETTINGS.rest_gain[0 if self.network.head.has_noise else 1]
-        return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members), gain=gain)
+        return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members))
 
     # --- data with identity ------------------------------------------------------------------------------------------
 

@@ -9,20 +9,14 @@ import torch
 from sklearn.datasets import make_circles
 
 import bayesmp as bmp
-from bayesmp import stopping
 from bayesmp.settings import SETTINGS, Settings
-from bayesmp.stopping import Progress, ends_calmly, refresh_due, tell_unrest
+from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due, tell_unrest
 from bayesmp.trainer import MAX_EPOCHS
 from tests.helpers import blobs, linear_data, mlp
 
 torch.set_num_threads(1)
 
-RULE = Settings(rest_refreshes=2, rest_visits=10, rest_move=1.0)
-
-
-def at_rest(progress, n_visits, rule):
-    """With a gain of .01, whatever is judged."""
-    return stopping.at_rest(progress, n_visits, gain=0.01, settings=rule)
+RULE = Settings(rest_gain=0.01, rest_refreshes=2, rest_visits=10, rest_move=1.0)
 
 
 def passed(*scores, moved=0.0):
@@ -94,7 +88,7 @@ def test_at_rest_only_after_enough_visits_and_when_means_are_still():
 
 def test_at_rest_after_much_longer_however_the_means_move():
     """Classifiers of two or three columns ran to the limit, with scores that had not changed for hundreds of epochs."""
-    rule = Settings(rest_refreshes=2, rest_visits=10, rest_move=1.0, rest_anyway=(4, 50))
+    rule = Settings(rest_gain=0.01, rest_refreshes=2, rest_visits=10, rest_move=1.0, rest_anyway=(4, 50))
     assert not at_rest(passed(*[1.0] * 4, moved=5.0), 50, rule), "no score from before the last four"
     assert at_rest(passed(*[1.0] * 5, moved=5.0), 50, rule) and not at_rest(passed(*[1.0] * 5, moved=5.0), 49, rule)
     assert not at_rest(passed(1.0, 1.0, 0.98, 0.98, 0.98, moved=5.0), 50, rule), "progress"
