@@ -26,7 +26,7 @@ from bayesmp.belief import (
     weighted_gram,
 )
 from bayesmp.gaussian import Moments
-from bayesmp.layers.linear import Linear
+from bayesmp.layers.linear import all_dense
 from bayesmp.network import Network
 
 FEW_SHARED = 16_384  # weights of a network with shared ones, up to which its belief has twice as many anchors
@@ -195,8 +195,8 @@ def most_anchors(network: Network) -> int:
     What they miss of shared weights is only known as spread evenly over inputs, and counts as unknown for the larger
     part. Where the network is small twice as many are cheap.
     """
-    shares = any(not isinstance(layer, Linear) for layer in network.layers if layer.weight_shapes())
-    return 2 * MAX_RANK if shares and network.n_weights <= FEW_SHARED else MAX_RANK
+    is_small = not all_dense(network.layers) and network.n_weights <= FEW_SHARED
+    return 2 * MAX_RANK if is_small else MAX_RANK
 
 
 def plan_belief(network: Network, n_examples: int, *, max_rank: int | None = None) -> Plan:

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.graph import Graph
 from bayesmp.layers.base import Layer, Shape, Weights
-from bayesmp.layers.linear import Linear
+from bayesmp.layers.linear import all_dense
 from bayesmp.priors import layer_rule
 
 
@@ -114,7 +114,7 @@ class FlatWeights:
             rule: for prior variances of layers that are given none.
         """
         generator = torch.Generator().manual_seed(seed)
-        is_dense = all(isinstance(self._layers[slot.layer], Linear) for slot in self.slots)
+        is_dense = all_dense(self._layers)
         found = []
         for index, (layer, shape) in enumerate(zip(self._layers, shapes, strict=True)):
             is_first = index == self.slots[0].layer

@@ -16,7 +16,7 @@ from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import log_grid
 from bayesmp.heads.classification import Classifier
 from bayesmp.layers.base import Layer
-from bayesmp.layers.linear import Linear
+from bayesmp.layers.linear import all_dense
 
 LABEL_GRID = (0.1, 3.0, 36)  # variances of labels considered, the first that of clean ones: steps of 10 %
 TAKEN_FOR_CLEAN = 1.5  # times the variance of clean labels up to which they are called so
@@ -77,7 +77,7 @@ class Argmax(Classifier):
         """
         if not self.is_heard_in_training:
             return self
-        if all(isinstance(layer, Linear) for layer in layers if layer.weight_shapes()):
+        if all_dense(layers):
             own = copy.copy(self)  # another network's labels have other shares
             own.shares, own._shares, own._last_centre = None, {}, None
             return own

@@ -263,3 +263,8 @@ class Linear(WeightLayer):
 
 def _count(shape: Shape) -> int:
     return int(torch.Size(shape).numel())
+
+
+def all_dense(layers: Sequence[Layer]) -> bool:
+    """Whether no weights are shared over positions: all layers that have any are dense."""
+    return all(isinstance(layer, Linear) for layer in layers if layer.weight_shapes())

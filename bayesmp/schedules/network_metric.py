@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.layers.base import Weights
-from bayesmp.layers.linear import Linear, WeightLayer
+from bayesmp.layers.linear import WeightLayer, all_dense
 from bayesmp.network import Network
 from bayesmp.regime import Regime
 from bayesmp.schedules.metric import LayerMetric
@@ -145,4 +145,4 @@ def gains_from_shares(network: Network) -> bool:
     but makes sums too sure.
     """
     layers = [node.layer for node in network.graph.weight_nodes]
-    return len(layers) > 1 and all(isinstance(layer, Linear) for layer in layers)
+    return len(layers) > 1 and all_dense(layers)
