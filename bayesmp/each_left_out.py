@@ -11,7 +11,7 @@ from bayesmp.balance import find_balance
 from bayesmp.belief import Belief
 from bayesmp.evidence import plan_belief
 from bayesmp.gaussian import Moments
-from bayesmp.leave_one_out import TakenOut, outside_share, pull_of, with_own, without_own
+from bayesmp.leave_one_out import TakenOut, outputs_without, outside_share, pull_of, with_own, without_own
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
@@ -46,6 +46,15 @@ def can_leave_each_out(network: Network, x: Tensor, *, settings: Settings = SETT
     return not bool(network.gradients_and_noise(x[:1].to(network.device))[2].any())
 
 
+def turning_of(network: Network, settings: Settings = SETTINGS) -> float:
+    """How much more of its outputs an example would lose because the network would be another one (leave_one_out.py).
+
+    Labels are judged without: their leave-one-out scores are right as they are. Weights of one layer have no features
+    that could turn.
+    """
+    return settings.turning if network.head.has_noise and len(network.graph.weight_nodes) > 1 else 0.0
+
+
 def leave_each_out(
     network: Network, belief: Belief, x: Tensor, y: Tensor, log_weights: Tensor, *, settings: Settings = SETTINGS
 ) -> EachLeftOut:
@@ -73,13 +82,15 @@ def leave_each_out(
     balance = find_balance(network, belief, x, slope, precision, settings=settings)
     slope = slope - precision * balance.steps
     without, n_clipped = without_own(inside, precision, limit=settings.max_leverage[0])
-    var = without.diagonal(dim1=1, dim2=2).clone()
     if balance.leverage is not None:
-        var += outside.diagonal(dim1=1, dim2=2)
+        var = (without + outside).diagonal(dim1=1, dim2=2)
         for rows in slope.square().sum(1).argsort().tensor_split(min(settings.leverage_groups, len(x))):
             leverage = float(balance.leverage[rows].sum())
             share = outside_share(without[rows], outside[rows], precision[rows], leverage)
             without[rows] += share * outside[rows]
         covariance = with_own(without, precision)
     taken = TakenOut(covariance, without, slope, precision, n_clipped)
-    return EachLeftOut(mean, taken, Moments(mean - taken.shift, var))
+    outputs = outputs_without(mean, taken, turning=turning_of(network, settings))
+    if balance.leverage is not None:
+        outputs = Moments(outputs.mean, var)
+    return EachLeftOut(mean, taken, outputs)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.belief import Belief
-from bayesmp.each_left_out import can_leave_each_out, leave_each_out
+from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.gaussian import Moments
 from bayesmp.leave_one_out import outputs_without, take_out
 from bayesmp.network import Network
@@ -115,7 +115,7 @@ def influence_of(
     found = []
     for targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
         taken = take_out(head, mean, share * covariance, noise, targets, log_weights, limit=limit)
-        left = outputs_without(mean, taken)
+        left = outputs_without(mean, taken, turning=turning_of(network, settings))
         if not bool(noise.any()):
             left = Moments(left.mean, left.var / share)
         nll = head.nll(left, targets, log_weights)

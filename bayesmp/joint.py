@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.belief import Belief, Plan
-from bayesmp.each_left_out import can_leave_each_out, leave_each_out
+from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
@@ -183,7 +183,7 @@ def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, set
         n_judged += len(part.x)
         if n_judged >= settings.judged_examples:
             break
-    share, limit = 1.0, settings.max_leverage[0]
+    share, limit, turning = 1.0, settings.max_leverage[0], turning_of(network, settings)
     if not evidence.basis.is_exact:
         limit = settings.max_leverage[1]
         leverage = sum(
@@ -195,9 +195,8 @@ def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, set
         share = min(1.0, evidence.belief.degrees_of_freedom / max(held, 1e-30))
     left, n_clipped, constant = [], 0, None
     for part, covariance in parts:
-        found, clipped = leave_out(
-            head, part.m_out.mean, share * covariance, part.noise, part.y, log_weights, limit=limit
-        )
+        outputs = part.m_out.mean, share * covariance, part.noise
+        found, clipped = leave_out(head, *outputs, part.y, log_weights, limit=limit, turning=turning)
         if not bool(part.noise.any()):
             found = Moments(found.mean, found.var / share)  # as uncertain as predictions for new examples are
         left.append(found)

@@ -15,6 +15,11 @@ The leverage of an example is tr(C Q); over all examples it adds up to the degre
 sweeps count the variance of activations as noise, an example's pull is weaker by 1 + rho noise, and e and Q are those
 of the sweeps.
 
+An example that is left out so has still shaped the network: around other weights its slopes would be others. What
+that comes to no linearisation says; in whole runs it is about a constant times what the example holds of its own
+outputs, the *turning* t (settings.py; measured, docs/lab-notes.md), so that W becomes W + t C where there are features
+that turn. For one output the error of the prediction is then r / (1 - leverage) + t leverage r.
+
 All this takes m for the mean of the belief. Training ends near it; at m + d (balance.py), where it is, examples pull
 with e - Q J d. That is the e of a `TakenOut` where d is known, and d is taken to be the same without the example.
 """
@@ -166,7 +171,15 @@ def outside_share(inside: Tensor, outside: Tensor, precision: Tensor, leverage: 
 
 
 def leave_out(
-    head: Head, mean: Tensor, covariance: Tensor, noise: Tensor, y: Tensor, log_weights: Tensor, *, limit: float
+    head: Head,
+    mean: Tensor,
+    covariance: Tensor,
+    noise: Tensor,
+    y: Tensor,
+    log_weights: Tensor,
+    *,
+    limit: float,
+    turning: float = 0.0,
 ) -> tuple[Moments, int]:
     """Outputs (b, o) as they would be had each example not been seen, and how many leverages were cut to the limit.
 
@@ -176,15 +189,17 @@ def leave_out(
         y: targets.
         log_weights: belief about the head's constant.
         limit: largest share of an output that its own example may hold; 1 would leave nothing when it is taken out.
+        turning: how much of what it holds is lost besides, because the network would be another one.
     """
     taken = take_out(head, mean, covariance, noise, y, log_weights, limit=limit)
-    return outputs_without(mean, taken), taken.n_clipped
+    return outputs_without(mean, taken, turning=turning), taken.n_clipped
 
 
-def outputs_without(mean: Tensor, taken: TakenOut) -> Moments:
+def outputs_without(mean: Tensor, taken: TakenOut, *, turning: float = 0.0) -> Moments:
     """Moments (b, o) of the outputs as they would be had each example not been seen."""
-    var = taken.without.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
-    return Moments(mean - taken.shift, var)
+    without = taken.without + turning * taken.covariance
+    var = without.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(mean.dtype).tiny)
+    return Moments(mean - (without @ taken.slope[..., None])[..., 0], var)
 
 
 def _scaled(covariance: Tensor, root: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ class Settings:
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
         leverage_groups: groups of examples whose leverages shall add up.
         calm_epochs: so many epochs before its limit, at most, a run may end, with one not worse than their median.
+        turning: how much of what an example holds of its own output is lost besides when it is left out, because the
+            network would be another one; for noise and scores of regressions with hidden layers.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
     """
@@ -88,6 +90,7 @@ class Settings:
     leverage_draws: int = 2
     leverage_groups: int = 8
     calm_epochs: int = 20
+    turning: float = 0.4
     max_leverage: tuple[float, float] = (0.95, 0.5)
 
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import make_friedman1
 
 import bayesmp as bmp
 from bayesmp import evidence
 from bayesmp.balance import find_balance, solve
 from bayesmp.belief import Plan
-from bayesmp.each_left_out import can_leave_each_out, leave_each_out
+from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.leave_one_out import leave_out, outside_share, pull_of, with_own, without_own
 from bayesmp.settings import Settings
 from tests.helpers import blobs, mlp
@@ -233,6 +234,33 @@ def test_scores_of_noisy_targets_are_those_of_training_again_without_each_exampl
     assert float((plain.mean - y).square().mean().sqrt()) > 1.5 * truth
     told = trainer.influence(torch.arange(24)).loo_nll.mean()
     assert float(told) == pytest.approx(trainer.history.loo_nll[-1], rel=0.02)
+
+
+def test_only_noisy_targets_of_hidden_layers_know_of_turning():
+    settings = Settings(turning=0.3)
+    assert turning_of(mlp((3, 8, 1), bmp.Regression("learn")), settings) == 0.3
+    assert turning_of(mlp((3, 1), bmp.Regression("learn")), settings) == 0.0, "leave-one-out is exact there"
+    assert turning_of(mlp((3, 8, 2), bmp.Argmax()), settings) == 0.0
+
+
+def test_turning_tells_what_new_rows_say():
+    """After many epochs rows that are left out of a network that was made with them are judged too well."""
+    gaps = {0.0: [], Settings().turning: []}
+    for seed in range(3):
+        x, y = make_friedman1(2300, n_features=10, noise=1.0, random_state=seed)
+        x, y = (torch.as_tensor((part - part[:300].mean(0)) / part[:300].std(0)).float() for part in (x, y))
+        network = mlp((10, 30, 1), bmp.Regression("learn"), seed=seed)
+        trainer = bmp.Trainer(network, x[:300], y[:300], seed=seed)
+        trainer.run(300, progress=False)
+        constant = network.head_log_weights
+        new = -float(network.predict(x[300:]).log_prob(y[300:]).mean())
+        for turning, found in gaps.items():
+            settings = Settings(turning=turning)
+            each = leave_each_out(network, network.belief, trainer.x, trainer.y, constant, settings=settings)
+            found.append(float(network.head.nll(each.outputs, trainer.y, constant).mean()) - new)
+    plain, turned = (sum(found) / len(found) for found in gaps.values())
+    assert plain < -0.06
+    assert abs(turned) < 0.6 * abs(plain)
 
 
 def test_noisy_targets_noisy_sweeps_and_many_examples_have_their_own_rules():

@@ -91,6 +91,20 @@ def test_leaving_out_correlated_outputs_is_fitting_again_without():
         torch.testing.assert_close(found.var[k], (rows[k] @ spread @ rows[k].T).diagonal())
 
 
+@pytest.mark.parametrize("turning", [0.0, 0.5])
+def test_features_that_turn_take_a_share_of_what_an_example_holds(turning):
+    """For one output the error without the example is r / (1 - h) + t h r, and its variance W + t C."""
+    x, y = linear_data(12, n_in=3, n_out=1)
+    mean, var, _, left_var = regression(x, y)
+    zero = torch.zeros(12, 1, dtype=torch.float64)
+    found, _ = leave_out(
+        bmp.Regression(NOISE_VAR), mean, var[..., None], zero, y, zero[0], limit=0.9999, turning=turning
+    )
+    residual, held = y - mean, var / NOISE_VAR
+    torch.testing.assert_close(y - found.mean, residual / (1.0 - held) + turning * held * residual)
+    torch.testing.assert_close(found.var, left_var + turning * var)
+
+
 class Speaks(bmp.Regression):
     """A head that speaks about its outputs with given precisions."""
 
@@ -229,10 +243,10 @@ def captured(monkeypatch):
     """What `leave_out` is handed in a refresh."""
     seen = []
 
-    def spy(head, mean, covariance, noise, y, log_weights, *, limit):
+    def spy(head, mean, covariance, noise, y, log_weights, *, limit, **rest):
         rho = head.to_latent(Moments(mean, covariance.diagonal(dim1=1, dim2=2)), y, log_weights).rho
         seen.append(float((covariance.diagonal(dim1=1, dim2=2) * rho).sum()))
-        return leave_out(head, mean, covariance, noise, y, log_weights, limit=limit)
+        return leave_out(head, mean, covariance, noise, y, log_weights, limit=limit, **rest)
 
     monkeypatch.setattr(joint, "leave_out", spy)
     return seen
