@@ -260,7 +260,7 @@ def test_turning_tells_what_new_rows_say():
             found.append(float(network.head.nll(each.outputs, trainer.y, constant).mean()) - new)
     plain, turned = (sum(found) / len(found) for found in gaps.values())
     assert plain < -0.06
-    assert abs(turned) < 0.6 * abs(plain)
+    assert abs(turned) < 0.7 * abs(plain)
 
 
 def test_noisy_targets_noisy_sweeps_and_many_examples_have_their_own_rules():
