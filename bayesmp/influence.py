@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesmp import checks
+from bayesmp.arithmetic import SMALL_PASS, exact_products, few_threads
 from bayesmp.belief import Belief
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.gaussian import Moments
+from bayesmp.heads.base import P
 from bayesmp.leave_one_out import outputs_without, take_out
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
@@ -103,25 +106,68 @@ def influence_of(
         belief is not exact, leverages add up to more than its degrees of freedom, and one factor for all puts
         that right; variances without an example stay as those of predictions are (joint.py, which does the same).
     """
+    nlls, rest = [], []
+    for left in _left_out(network, belief, x, y, rows, settings):
+        nlls.append(network.head.nll(left.outputs, left.y, network.head_log_weights).cpu())
+        rest.append(torch.stack([left.distance, left.leverage]).cpu())
+    if not rest:
+        return torch.zeros(0), torch.zeros(0), torch.zeros(0)
+    distance, leverage = torch.cat(rest, 1)
+    return distance, torch.cat(nlls), leverage
+
+
+@torch.no_grad()
+def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *, settings: Settings = SETTINGS) -> P:
+    """What is predicted for some of the training examples, each of them left out; their surprise is `loo_nll`.
+
+    Args:
+        network: as trained on x and y, with its joint belief.
+        x, y: all training data.
+        rows: which of them, at least one.
+    """
+    belief, head = network.belief, network.head
+    assert belief is not None
+    head.know_targets(y if network.past is None else None, network.n_outputs)  # it may come from another process
+    n_products = network.n_outputs * belief.rank**2
+    with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
+        parts: list[Any] = [
+            head.predict(left.outputs, network.head_log_weights)
+            for left in _left_out(network, belief, x, y, rows, settings)
+        ]
+    found: P = type(parts[0]).concatenate(parts)
+    return found
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """Some examples, each left out: their targets, outputs without them, and as in `Influence`."""
+
+    y: Tensor
+    outputs: Moments
+    distance: Tensor
+    leverage: Tensor
+
+
+def _left_out(
+    network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor, settings: Settings
+) -> Iterator[_LeftOut]:
+    """All at once or in slices, in the order of the rows."""
     head, log_weights = network.head, network.head_log_weights
+    if len(rows) == 0:
+        return
     if can_leave_each_out(network, x, settings=settings):
         each = leave_each_out(network, belief, x, y, log_weights, settings=settings)
-        nll = head.nll(each.outputs, y, log_weights)
-        distance, loo_nll, leverage = torch.stack([each.taken.distance, nll, each.taken.leverage])[
-            :, rows.to(y.device)
-        ].cpu()
-        return distance, loo_nll, leverage
+        at = rows.to(y.device)
+        outputs = Moments(each.outputs.mean[at], each.outputs.var[at])
+        yield _LeftOut(y[at], outputs, each.taken.distance[at], each.taken.leverage[at])
+        return
     share, limit = _share(network, belief, x, y, settings), settings.max_leverage[0 if belief.is_exact else 1]
-    found = []
     for targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
         taken = take_out(head, mean, share * covariance, noise, targets, log_weights, limit=limit)
         left = outputs_without(mean, taken, turning=turning_of(network, settings))
         if not bool(noise.any()):
             left = Moments(left.mean, left.var / share)
-        nll = head.nll(left, targets, log_weights)
-        found.append(torch.stack([taken.distance, nll, taken.leverage]).cpu())
-    distance, loo_nll, leverage = torch.cat(found, 1) if found else torch.zeros(3, 0)
-    return distance, loo_nll, leverage
+        yield _LeftOut(targets, left, taken.distance, taken.leverage)
 
 
 def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Settings) -> float:

@@ -61,7 +61,8 @@ def fit_many(
             rows, weights and epochs. With 1, or with networks on a GPU, they are trained one after another.
         progress: show a progress bar; None shows it in a terminal only.
         options: those of `bayesmp.fit`: epochs, max_epochs, checkpoint, every, keep and the fields of TrainConfig.
-            Checkpoints go to a folder per network inside the one given, `network-0000` and so on.
+            Checkpoints go to a folder per network inside the one given, `network-0000` and so on. `seed` may be a list
+            with one for each network.
 
     Returns:
         The histories, in the order of the networks.
@@ -84,6 +85,9 @@ def fit_many(
         )
     n_workers = _count_cores() if workers is None else checks.check_positive_int(workers, "workers")
     n_workers = min(n_workers, len(networks))
+    seed = options.get("seed")
+    if isinstance(seed, (list, tuple)) and len(seed) != len(networks):
+        raise ValueError(f"seed must be one number, or a list of one for each of the {len(networks)}, got {len(seed)}")
     tasks = [
         (network, *each, _options_of(index, options))
         for index, (network, each) in enumerate(zip(networks, data, strict=True))
@@ -139,9 +143,13 @@ def _any_twins(networks: list[Network], data: list[tuple[Any, Any]]) -> bool:
 
 
 def _options_of(index: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The options for one network: runs cannot share a folder."""
-    folder = options.get("checkpoint")
-    return options if folder is None else {**options, "checkpoint": os.path.join(folder, f"network-{index:04d}")}
+    """The options for one network: runs cannot share a folder, and may have seeds of their own."""
+    found, folder, seed = dict(options), options.get("checkpoint"), options.get("seed")
+    if folder is not None:
+        found["checkpoint"] = os.path.join(folder, f"network-{index:04d}")
+    if isinstance(seed, (list, tuple)):
+        found["seed"] = seed[index]
+    return found
 
 
 def _count_cores() -> int:

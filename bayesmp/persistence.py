@@ -13,6 +13,7 @@ be saved, too. Any safetensors reader can read the result.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
@@ -207,7 +208,7 @@ class SavedFile:
 
     def __init__(self, path: str, content: Any) -> None:
         self.path = path
-        self._content = content
+        self._content, self._prefix = content, ""
         metadata = content.metadata() or {}
         if "bayesmp" not in metadata:
             raise DamagedFileError(f"{path!r} was not saved by bayesmp: its header is missing")
@@ -229,12 +230,21 @@ class SavedFile:
         what, road = _content(self)
         return f"{self.path!r} holds {what}, expected {expected}; {road}"
 
+    def part(self, prefix: str, **entries: Any) -> SavedFile:
+        """A part of the file as a file of its own: tensors whose names begin so, and a header with these entries."""
+        found = copy.copy(self)
+        found._prefix = self._prefix + prefix
+        parts = {name: Header(part, self.path) if isinstance(part, dict) else part for name, part in entries.items()}
+        found.header = Header({**self.header, **parts}, self.path)
+        return found
+
     def names(self) -> list[str]:
         """Names of all tensors in the file."""
-        return list(self._checksums)
+        return [name.removeprefix(self._prefix) for name in self._checksums if name.startswith(self._prefix)]
 
     def tensor(self, name: str) -> Tensor:
         """One tensor as it was saved, on the CPU, or a ValueError if its bytes have changed since."""
+        name = self._prefix + name
         try:
             found: Tensor = self._content.get_tensor(name)
         except SafetensorError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -22,12 +23,16 @@ from torch import Tensor
 from bayesmp import checks
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
-from bayesmp.heads import Head
+from bayesmp.heads import Head, mixture
 from bayesmp.history import History
+from bayesmp.influence import predict_left_out
 from bayesmp.layers import LeakyReLU, Linear
 from bayesmp.layers.base import Layer
+from bayesmp.many import fit_many
 from bayesmp.network import Network
+from bayesmp.settings import SETTINGS
 from bayesmp.stopping import refreshes, tell_unrest
+from bayesmp.train_config import TrainConfig
 from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -68,16 +73,16 @@ class Posed:
 class MPEstimator(BaseEstimator, ABC):
     """Parameters, training and the data seen so far; the two estimators say what targets mean.
 
-    The network is trained in float32 and kept in float64, so that predictions do not depend on which rows are predicted
+    Networks are trained in float32 and kept in float64, so that predictions do not depend on which rows are predicted
     together.
     """
 
-    network_: Network
-    history_: History
+    networks_: list[Network]
+    histories_: list[History]
     n_iter_: int
     loo_score_: float
     loo_error_: float
-    _seed: int
+    _seeds: tuple[int, ...]  # of the networks
     _x: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
     _y: NDArray[Any] | None
     _x_scaling: Scaling
@@ -87,6 +92,7 @@ class MPEstimator(BaseEstimator, ABC):
         self,
         hidden: Hidden = (50,),
         *,
+        n_networks: int = 1,
         epochs: int | str = "auto",
         max_epochs: int = MAX_EPOCHS,
         batch_size: int = 128,
@@ -94,11 +100,22 @@ class MPEstimator(BaseEstimator, ABC):
         verbose: bool | int = False,
     ) -> None:
         self.hidden = hidden
+        self.n_networks = n_networks
         self.epochs = epochs
         self.max_epochs = max_epochs
         self.batch_size = batch_size
         self.random_state = random_state
         self.verbose = verbose
+
+    @property
+    def network_(self) -> Network:
+        """The trained network, the first of several."""
+        return self.networks_[0]
+
+    @property
+    def history_(self) -> History:
+        """What its training told."""
+        return self.histories_[0]
 
     @abstractmethod
     def _pose(self, y: NDArray[Any]) -> Posed:
@@ -115,7 +132,8 @@ class MPEstimator(BaseEstimator, ABC):
     def diagnose(self, X: Any, y: Any) -> Diagnosis:
         """What looks wrong with the fitted network, judged on rows that it was not fitted on; `print` it.
 
-        Figures about inputs and targets are in standard deviations of the training data (`Network.diagnose`).
+        Figures about inputs and targets are in standard deviations of the training data (`Network.diagnose`). Of
+        several networks the first is looked at.
 
         Args:
             X, y: rows and targets as for `fit`.
@@ -126,33 +144,47 @@ class MPEstimator(BaseEstimator, ABC):
 
     def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
-        start: Tensor | None = None
+        n_networks = checks.check_positive_int(self.n_networks, "n_networks")
+        starts: list[Tensor] | None = None
         if is_first:
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            draws = check_random_state(self.random_state)
+            seeds = tuple(int(draws.randint(2**31 - 1)) for _ in range(n_networks))
         else:
             if self._x is None or self._y is None:
                 raise ValueError(
                     "partial_fit adds to the rows seen before, and this model was saved without them (data=False); "
                     "call fit with all rows"
                 )
-            seed = self._seed
+            seeds = self._seeds
+            if n_networks != len(seeds):
+                raise ValueError(
+                    f"partial_fit goes on with the networks it has ({len(seeds)}), but n_networks was changed to "
+                    f"{n_networks}; call fit to start anew"
+                )
             x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
-            start = self.network_.marginal.mean.cpu()
+            starts = [network.marginal.mean.cpu() for network in self.networks_]
         self._warn_of_outliers(x, y)
         x_scaling = Scaling.fit(x)
         posed = self._pose(y)
-        network = make_network(self.hidden, x.shape[1], posed.n_outputs, posed.head, seed=seed)
-        if start is not None:
+        networks = [
+            make_network(self.hidden, x.shape[1], posed.n_outputs, copy.deepcopy(posed.head), seed=seed)
+            for seed in seeds
+        ]
+        for network, start in zip(networks, starts or [], strict=False):
             if start.shape != network.start.shape:
                 raise ValueError(
                     f"partial_fit goes on with the network it has ({len(start):,} weights), but hidden was changed to "
                     f"{self.hidden!r} ({len(network.start):,} weights); call fit to start anew"
                 )
             network.start = start
-        history = self._run(network, x_scaling.apply(x), posed.targets, seed)
-        self._seed, self._x, self._y, self._x_scaling, self._y_scaling = seed, x, y, x_scaling, posed.scaling
-        self.network_, self.history_, self.n_iter_ = network.to(torch.float64), history, len(history)
-        scores = (history.loo_nll[-1], history.loo_error[-1]) if len(x) >= FEWEST_ROWS else (math.nan, math.nan)
+        inputs = x_scaling.apply(x)
+        histories = self._run(networks, inputs, posed.targets, seeds)
+        scores = (math.nan, math.nan)
+        if len(x) >= FEWEST_ROWS:
+            scores = loo_scores(networks, histories, inputs, posed.targets)
+        self._seeds, self._x, self._y, self._x_scaling, self._y_scaling = seeds, x, y, x_scaling, posed.scaling
+        self.networks_, self.histories_ = [network.to(torch.float64) for network in networks], histories
+        self.n_iter_ = max(len(history) for history in histories)
         self.loo_score_, self.loo_error_ = self._tell_loo(*scores)
         return self
 
@@ -170,22 +202,40 @@ class MPEstimator(BaseEstimator, ABC):
             more = f" (and {len(found) - 1} more columns)" if len(found) > 1 else ""
             warnings.warn(checks.tell_outlier(f"{name}{more}", value, row), OutlierWarning, stacklevel=4)
 
-    def _run(self, network: Network, x: Floats, targets: NDArray[Any], seed: int) -> History:
+    def _run(self, networks: list[Network], x: Floats, targets: NDArray[Any], seeds: tuple[int, ...]) -> list[History]:
         checks.check_epochs(self.epochs, least=1)
-        trainer = Trainer(network, x, targets, batch_size=self.batch_size, seed=seed)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=f"training was {NOT_AT_REST}")  # said below, for estimators
-            history = trainer.run(self.epochs, max_epochs=self.max_epochs, progress=bool(self.verbose))
-        if history.stopped.startswith(NOT_AT_REST):
+        with warnings.catch_warnings():  # said below, for estimators
+            warnings.filterwarnings("ignore", message=rf"(network \d+: )?training was {NOT_AT_REST}")
+            histories = self._train(networks, x, targets, seeds)
+        restless = [history for history in histories if history.stopped.startswith(NOT_AT_REST)]
+        if restless:
+            one_of = "" if len(networks) == 1 else f", {len(restless)} of its {len(networks)} networks,"
             warnings.warn(
-                f"{type(self).__name__} was {history.stopped}: "
-                + tell_unrest(refreshes(history), f"raise max_epochs (now {self.max_epochs})"),
+                f"{type(self).__name__}{one_of} was {restless[0].stopped}: "
+                + tell_unrest(refreshes(restless[0]), f"raise max_epochs (now {self.max_epochs})"),
                 ConvergenceWarning,
                 stacklevel=4,
             )
         if self.verbose:
-            print(history)
-        return history
+            print(*histories, sep="\n")
+        return histories
+
+    def _train(
+        self, networks: list[Network], x: Floats, targets: NDArray[Any], seeds: tuple[int, ...]
+    ) -> list[History]:
+        """One with a bar that tells of its epochs; several side by side, with a bar that counts them."""
+        config = TrainConfig(batch_size=self.batch_size)
+        options: dict[str, Any] = {"max_epochs": self.max_epochs, "progress": bool(self.verbose)}
+        if len(networks) == 1:
+            trainer = Trainer(networks[0], x, targets, batch_size=config.batch_size, seed=seeds[0])
+            return [trainer.run(self.epochs, **options)]
+        checks.check_positive_int(self.max_epochs, "max_epochs")
+        return fit_many(networks, x, targets, epochs=self.epochs, batch_size=config.batch_size, seed=seeds, **options)
+
+    def _predict_scaled(self, x: Floats) -> Any:
+        """What all networks say of standardised inputs, as one prediction."""
+        each = [network.predict(x) for network in self.networks_]
+        return each[0] if len(each) == 1 else mixture(each)
 
     def _check_inputs(self, X: Any) -> Floats:
         """X as it was in `fit`: the same columns, finite numbers; standardised."""
@@ -227,7 +277,28 @@ class MPEstimator(BaseEstimator, ABC):
             ) from error
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "network_")
+        return hasattr(self, "networks_")
+
+
+def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any]) -> tuple[float, float]:
+    """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
+
+    What a network says of a row without that row follows from its own belief, as in `trainer.influence`; the mixture of
+    several is scored as that of predictions for new rows would be.
+    """
+    if len(networks) == 1:
+        return histories[0].loo_nll[-1], histories[0].loo_error[-1]
+    inputs = torch.as_tensor(x, dtype=networks[0].dtype)
+    targets = networks[0].head.check_targets(y, networks[0].n_outputs)
+    targets = targets.to(inputs) if targets.is_floating_point() else targets
+    rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: SETTINGS.refresh_examples]
+    found: Any = mixture([predict_left_out(network, inputs, targets, rows) for network in networks])
+    known = targets[rows]
+    if known.is_floating_point():
+        error = math.sqrt(float((found.mean - known).square().mean()))
+    else:
+        error = float((found.label != known).double().mean())
+    return -float(found.log_prob(known).mean()), error
 
 
 def _name_gaps(X: Any) -> str:

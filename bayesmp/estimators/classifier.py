@@ -23,6 +23,9 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
     Args:
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
             function (n_inputs, n_outputs) -> layers, which fits any table.
+        n_networks: networks that differ in what random_state draws, and predict together (`bayesmp.mixture`). Three
+            predict better than one, and take three times as long, or less where there are cores for them; their
+            intervals err on the careful side.
         epochs: passes over the data, or "auto": until the leave-one-out score and the means are at rest.
         max_epochs: bound for "auto"; a ConvergenceWarning comes if it was met first.
         batch_size: rows that share a site, at most.
@@ -31,9 +34,11 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
 
     Attributes:
         classes_: the labels, in the order of the columns of `predict_proba`.
-        network_: the trained Network; it sees standardised inputs and numbers classes from 0.
-        history_: what training told, one record per epoch.
-        n_iter_: epochs of the last `fit` or `partial_fit`.
+        networks_: the trained Networks; they see standardised inputs and number classes from 0.
+        network_: the first of them, which random_state draws for n_networks=1, too.
+        histories_: what their training told, one record per epoch.
+        history_: the first of them.
+        n_iter_: epochs of the last `fit` or `partial_fit`; of several networks, those of the longest training.
         loo_score_: leave-one-out score, higher is better: mean log-probability of each training label, predicted
             without its row (nats); from a random part of more than 1,024 rows. NaN for fewer than three rows.
         loo_error_: share of training labels that are predicted wrongly without their rows; NaN as well.
@@ -132,8 +137,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return -nll, error
 
     def _predict(self, X: Any) -> ClassPrediction:
-        x = self._check_inputs(X)
-        found: ClassPrediction = self.network_.predict(x)
+        found: ClassPrediction = self._predict_scaled(self._check_inputs(X))
         return found
 
 

@@ -19,9 +19,10 @@ from bayesmp.network_files import from_file
 Self = TypeVar("Self", bound="SavedEstimator")
 
 ARRAYS = ("classes_", "feature_names_in_")  # texts or numbers, kept in the header
-NUMBERS = ("n_features_in_", "n_iter_", "loo_score_", "loo_error_", "_seed", "_target_shape")
+NUMBERS = ("n_features_in_", "n_iter_", "loo_score_", "loo_error_", "_seeds", "_target_shape")
 SCALINGS = ("_x_scaling", "_y_scaling")
 ROWS = ("_x", "_y")
+FURTHER = "further_networks"  # entry of the header: those behind the first, whose tensors have a prefix
 
 
 class SavedEstimator(MPEstimator):
@@ -53,7 +54,15 @@ class SavedEstimator(MPEstimator):
                 arrays |= {f"scaling.{name}.mean": scaling.mean, f"scaling.{name}.std": scaling.std}
         tensors = {name: torch.as_tensor(np.require(part, requirements=("C", "W"))) for name, part in arrays.items()}
         header = {**(extra or {}), "network": self.network_.description(), "estimator": described}
-        persistence.write(path, kind="estimator", header=header, tensors={**self.network_.state(), **tensors})
+        tensors |= self.network_.state()
+        further = list(zip(self.networks_, self.histories_, strict=True))[1:]
+        header[FURTHER] = [
+            {"network": network.description(), "history": history.to_json(), "stopped": history.stopped}
+            for network, history in further
+        ]
+        for k, (network, _) in enumerate(further):
+            tensors |= {_prefix(k) + name: part for name, part in network.state().items()}
+        persistence.write(path, kind="estimator", header=header, tensors=tensors)
 
     @classmethod
     def load(cls: type[Self], path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Self:
@@ -80,16 +89,22 @@ class SavedEstimator(MPEstimator):
                 raise ValueError(
                     f"{file.path!r} holds an {found['type']}, expected an {cls.__name__}; use {found['type']}.load"
                 )
-            network = from_file(file, classes)
+            further = file.header.get(FURTHER, [])  # none in older files
+            networks = [from_file(file, classes)]
+            for k, part in enumerate(further):
+                networks.append(from_file(file.part(_prefix(k), network=part["network"]), classes))
             arrays = {
                 name: file.tensor(name).numpy().copy() for name in names if name.startswith(("rows.", "scaling."))
             }
         params = found["params"]
-        params["hidden"] = network.layers if params["hidden"] is None else tuple(params["hidden"])
+        params["hidden"] = networks[0].layers if params["hidden"] is None else tuple(params["hidden"])
         model = cls(**params)
-        model.network_ = network
-        model.history_ = History.from_json(found["history"], stopped=found["stopped"])
-        for name, value in found["numbers"].items():
+        model.networks_ = networks
+        model.histories_ = [History.from_json(part["history"], stopped=part["stopped"]) for part in (found, *further)]
+        numbers = found["numbers"]
+        if "_seed" in numbers:  # as it was when there was one network
+            numbers["_seeds"] = [numbers.pop("_seed")]
+        for name, value in numbers.items():
             setattr(model, name, tuple(value) if isinstance(value, list) else value)
         for name, (values, dtype) in found["arrays"].items():
             setattr(model, name, np.array(values, dtype=dtype))
@@ -100,6 +115,11 @@ class SavedEstimator(MPEstimator):
         for name in ROWS:
             setattr(model, name, arrays.get(f"rows.{name}"))
         return model
+
+
+def _prefix(k: int) -> str:
+    """Of the names of the tensors of a further network."""
+    return f"further.{k}."
 
 
 def _plain_params(params: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
     Args:
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
             function (n_inputs, n_outputs) -> layers, which fits any table.
+        n_networks: networks that differ in what random_state draws, and predict together (`bayesmp.mixture`). Three
+            predict better than one, and take three times as long, or less where there are cores for them; their
+            intervals err on the careful side.
         epochs: passes over the data, or "auto": until the leave-one-out score and the means are at rest.
         max_epochs: bound for "auto"; a ConvergenceWarning comes if it was met first.
         batch_size: rows that share a site, at most.
@@ -40,9 +43,11 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         verbose: show a progress bar, and what came out.
 
     Attributes:
-        network_: the trained Network; it sees standardised inputs and targets.
-        history_: what training told, one record per epoch.
-        n_iter_: epochs of the last `fit` or `partial_fit`.
+        networks_: the trained Networks; they see standardised inputs and targets.
+        network_: the first of them, which random_state draws for n_networks=1, too.
+        histories_: what their training told, one record per epoch.
+        history_: the first of them.
+        n_iter_: epochs of the last `fit` or `partial_fit`; of several networks, those of the longest training.
         loo_score_: leave-one-out score, higher is better: mean log-density of each training target, in its own units,
             predicted without its row (nats; mean over targets, too); from a random part of more than 1,024 rows. NaN
             for fewer than three rows; of targets that are all equal it follows from the noise assumed (Note).
@@ -147,7 +152,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         varies = np.ptp(y, axis=0) > 1e-12 * np.abs(y).max(0)
         if varies.sum() < 2 or len(y) < FEW_ROWS:
             return
-        mean = self.network_.predict(self._x_scaling.apply(x)).mean.numpy()
+        mean = self._predict_scaled(self._x_scaling.apply(x)).mean.numpy()
         rms = np.sqrt(np.square(self._y_scaling.apply(y) - mean).mean(0))[varies]
         if rms.max() > UNEQUAL * rms.min():
             warnings.warn(
@@ -162,8 +167,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return -nll - float(np.log(std).mean()), error * float(std[0]) if len(std) == 1 else error
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        x = self._check_inputs(X)
-        found: RegressionPrediction = self.network_.predict(x)
+        found: RegressionPrediction = self._predict_scaled(self._check_inputs(X))
         return found
 
     def _in_units(self, std: Floats) -> Floats:
