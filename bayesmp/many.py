@@ -14,10 +14,12 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
@@ -68,8 +70,9 @@ def fit_many(
         The histories, in the order of the networks.
 
     Note:
-        Workers are started afresh (spawn), so a script must call this under `if __name__ == "__main__":`, and layers of
-        your own must be importable. If one network fails, an error says which, and no further ones are trained.
+        Workers are started afresh (spawn). Networks with layers of your own that are defined in the script itself, and
+        data other than arrays and tensors, bring the script along: it must then call this under
+        `if __name__ == "__main__":`. If one network fails, an error says which, and no further ones are trained.
     """
     if isinstance(networks, Network):
         raise TypeError("networks must be a list of networks, got one; bayesmp.fit(network, x, y) trains a single one")
@@ -92,6 +95,8 @@ def fit_many(
         (network, *each, _options_of(index, options))
         for index, (network, each) in enumerate(zip(networks, data, strict=True))
     ]
+    if workers is None and multiprocessing.current_process().daemon:  # which may not start others
+        n_workers = 1
     is_local = n_workers < 2 or any(network.device.type != "cpu" for network in networks)
     is_little = workers is None and not is_local and _saved(tasks, n_workers) < STARTING
     answers = _one_by_one(tasks, one_thread=is_little) if is_local or is_little else _in_processes(tasks, n_workers)
@@ -159,8 +164,8 @@ def _count_cores() -> int:
 
 
 def _saved(tasks: list[Task], n_workers: int) -> float:
-    """Seconds that this many workers save, their start not counted, roughly."""
-    return sum(_seconds(task) for task in tasks) * (1.0 - 1.0 / n_workers)
+    """Seconds that this many workers save, their start not counted, roughly; they may not divide evenly."""
+    return sum(_seconds(task) for task in tasks) * (1.0 - math.ceil(len(tasks) / n_workers) / len(tasks))
 
 
 def _seconds(task: Task) -> float:
@@ -211,6 +216,7 @@ def _in_processes(tasks: list[Task], n_workers: int) -> Answers:
     """Answers as they come. Tasks and answers travel as bytes: tensors would go through shared memory, which takes an
     open file for each.
     """
+    starting = nullcontext if any(map(_may_need_script, range(len(tasks)), tasks)) else _script_stays_here
     pool = ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_work)
     others = set(multiprocessing.active_children())
     waiting = iter(enumerate(tasks))
@@ -221,7 +227,7 @@ def _in_processes(tasks: list[Task], n_workers: int) -> Answers:
             while len(running) < QUEUED * n_workers and (following := next(waiting, None)):
                 index, task = following
                 packed = _pack(index, task)
-                with _interrupts_wait():
+                with _interrupts_wait(), starting():
                     running[pool.submit(_train_packed, packed)] = index
             if not running:
                 is_over = True
@@ -243,6 +249,25 @@ def _pack(index: int, task: Task) -> bytes:
             f"network {index} cannot be sent to another process ({error}): define its layers and its head in a module "
             "that can be imported, or use workers=1"
         ) from error
+
+
+def _may_need_script(index: int, task: Task) -> bool:
+    """Whether a part of the task may be defined in the script that is running."""
+    network, x, y, _ = task
+    is_plain = all(isinstance(part, (np.ndarray, torch.Tensor)) for part in (x, y))
+    return not is_plain or b"__main__" in _pack(index, (network, None, None, {}))
+
+
+@contextmanager
+def _script_stays_here() -> Iterator[None]:
+    """Processes that are started meanwhile do not run the user's script again, as they do to find what it defines: it
+    need not be written for that, and what it imports takes time."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _unpack(future: Future[bytes]) -> Trained:

@@ -25,6 +25,7 @@ from bayesmp.estimators import MPClassifier, MPRegressor
 from bayesmp.estimators.base import Floats, OutlierWarning
 from bayesmp.gaussian import Moments
 from bayesmp.heads import ClassPrediction, RegressionPrediction
+from bayesmp.network import Network
 from bayesmp.tables import TableEncoder, TableError, Target, plural, require_pandas
 
 if TYPE_CHECKING:
@@ -141,8 +142,13 @@ class TableModel:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether training ended by itself."""
-        return "not at rest" not in self.estimator.history_.stopped
+        """Whether training ended by itself, that of all networks."""
+        return all("not at rest" not in history.stopped for history in self.estimator.histories_)
+
+    @property
+    def n_networks(self) -> int:
+        """How many networks predict together."""
+        return len(self.estimator.networks_)
 
     @property
     def classes(self) -> list[Any]:
@@ -368,15 +374,22 @@ def _judge_training(estimator: MPRegressor | MPClassifier, x: Floats) -> tuple[f
     taken out: var / (1 - rho var). With it in, a third of the new rows of a small table would be marked.
     """
     rows = np.random.default_rng(0).permutation(len(x))[:UNLIKE_ROWS]
-    known = estimator._predict(x[rows])
     assert estimator._y is not None
     y = estimator._y[rows] if isinstance(estimator, MPClassifier) else estimator._y_scaling.apply(estimator._y[rows])
-    network = estimator.network_
-    log_weights = network.head_log_weights.to(known.mean)
-    message = network.head.to_latent(Moments(known.mean, known.epistemic_var), torch.as_tensor(y), log_weights)
-    left_out = known.epistemic_var / (1.0 - message.rho * known.epistemic_var).clamp_min(1.0 - MAX_LEVERAGE)
-    unlike = float(np.quantile(_spread(left_out), UNLIKE))
+    inputs, targets = estimator._x_scaling.apply(x[rows]), torch.as_tensor(y)
+    each = [_left_out(network, inputs, targets) for network in estimator.networks_]
+    means, variances = (torch.stack(parts) for parts in zip(*each, strict=True))
+    unlike = float(np.quantile(_spread(variances.mean(0) + means.var(0, correction=0)), UNLIKE))
+    known = estimator._predict(x[:1])
     if isinstance(known, ClassPrediction):
         return unlike, None
     assert estimator._y_scaling is not None
     return unlike, float(known.noise_var.sqrt()) * float(estimator._y_scaling.std[0])
+
+
+def _left_out(network: Network, x: Floats, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means of the outputs of training rows, and their variances without each row's own message."""
+    known = network.predict(x)
+    mean, var = known.mean, known.epistemic_var
+    message = network.head.to_latent(Moments(mean, var), y, network.head_log_weights.to(mean))
+    return mean, var / (1.0 - message.rho * var).clamp_min(1.0 - MAX_LEVERAGE)

@@ -153,8 +153,8 @@ def some_rows(fit: Callable[..., Predictor], seed: int, rows: int = GP_ROWS) -> 
     return fit_some
 
 
-def regressors(seed: int, n_rows: int, max_epochs: int) -> dict[str, Callable[..., Predictor]]:
-    """How to fit each method."""
+def regressors(seed: int, n_rows: int, max_epochs: int, networks: int = 1) -> dict[str, Callable[..., Predictor]]:
+    """How to fit each method; ours also as several networks that predict together."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
     from sklearn.linear_model import BayesianRidge
@@ -163,8 +163,9 @@ def regressors(seed: int, n_rows: int, max_epochs: int) -> dict[str, Callable[..
     kernel = ConstantKernel() * RBF() + WhiteKernel()
     process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
     mlp = {"hidden_layer_sizes": HIDDEN, "random_state": seed, "max_iter": max_epochs}
+    own = bmp.MPRegressor(HIDDEN, max_epochs=max_epochs, random_state=seed)
     return {
-        OURS: ours(bmp.MPRegressor(HIDDEN, max_epochs=max_epochs, random_state=seed)),
+        **alone_and_together(own, networks),
         "MLP": with_residuals(MLPRegressor(**mlp)),
         "MLP, early stopping": with_residuals(MLPRegressor(**mlp, early_stopping=True)),
         "Gaussian process" + (f", {GP_ROWS} rows" if n_rows > GP_ROWS else ""): some_rows(with_std(process), seed),
@@ -172,21 +173,32 @@ def regressors(seed: int, n_rows: int, max_epochs: int) -> dict[str, Callable[..
     }
 
 
-def classifiers(seed: int, n_rows: int, max_epochs: int) -> dict[str, Callable[..., Predictor]]:
+def classifiers(seed: int, n_rows: int, max_epochs: int, networks: int = 1) -> dict[str, Callable[..., Predictor]]:
     from sklearn.gaussian_process import GaussianProcessClassifier
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel
     from sklearn.linear_model import LogisticRegression
     from sklearn.neural_network import MLPClassifier
 
     mlp = {"hidden_layer_sizes": HIDDEN, "random_state": seed, "max_iter": max_epochs}
+    own = bmp.MPClassifier(HIDDEN, max_epochs=max_epochs, random_state=seed)
     found = {
-        OURS: ours(bmp.MPClassifier(HIDDEN, max_epochs=max_epochs, random_state=seed)),
+        **alone_and_together(own, networks),
         "MLP": with_probs(MLPClassifier(**mlp)),
         "MLP, early stopping": with_probs(MLPClassifier(**mlp, early_stopping=True)),
         "LogisticRegression": with_probs(LogisticRegression(max_iter=1000)),
     }
     if n_rows <= GP_CLASS_ROWS:
         found["Gaussian process"] = with_probs(GaussianProcessClassifier(ConstantKernel() * RBF(), random_state=seed))
+    return found
+
+
+def alone_and_together(model: Any, networks: int) -> dict[str, Callable[..., Predictor]]:
+    """Our estimator with one network, and with so many, if they are more."""
+    from sklearn.base import clone
+
+    found = {OURS: ours(model)}
+    if networks > 1:
+        found[f"{OURS}, {networks} networks"] = ours(clone(model).set_params(n_networks=networks))
     return found
 
 
@@ -260,10 +272,14 @@ IS_CLASSES = {
 }
 
 
+def is_ours(method: str) -> bool:
+    return method == OURS or method.startswith(f"{OURS}, ")
+
+
 def summary_row(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Ours against the best other network and the best of all others, by NLL."""
-    nll = {row["method"]: row["NLL"] for row in rows}
-    own = nll.pop(OURS)
+    """Ours, with one network, against the best other network and the best of all others, by NLL."""
+    own = next(row["NLL"] for row in rows if row["method"] == OURS)
+    nll = {row["method"]: row["NLL"] for row in rows if not is_ours(row["method"])}
     best_network = min((key for key in nll if key in NETWORKS), key=nll.__getitem__)
     best = min(nll, key=nll.__getitem__)
     row = {"table": name, f"NLL of {OURS}": own, "of the best other network": nll[best_network]}
@@ -276,6 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = new_parser("estimators", __doc__)
     parser.add_argument("--tables", nargs="+", choices=IS_CLASSES, default=list(IS_CLASSES))
     parser.add_argument("--seeds", type=int, default=SEEDS, help="splits of each table")
+    parser.add_argument("--networks", type=int, default=1, help="ours also with so many networks, if more than one")
     parser.add_argument("--only-ours", action="store_true", help="leave the other methods out")
     parser.add_argument("--max-epochs", type=int, default=1000, help="of all networks")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows and {QUICK_EPOCHS} epochs, to try it")
@@ -283,8 +300,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--validate", action="store_true", help="score on a quarter of the training part, for choosing variants"
     )
     options = parser.parse_args(argv)
-    if options.seeds < 1:
-        parser.error("--seeds must be positive")
+    if options.seeds < 1 or options.networks < 1:
+        parser.error("--seeds and --networks must be positive")
     _, report = begin("estimators", options)
     max_epochs = QUICK_EPOCHS if options.quick else options.max_epochs
     every_run: dict[str, list[dict[str, Any]]] = {}
@@ -297,9 +314,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             part = split(x, y, seed, classes=classes, validate=options.validate, rows=rows)
             if seed == 0:
                 print(f"\n{name}: {len(part.x_train)} rows of {x.shape[1]} to train on, {len(part.x_test)} to score on")
-            methods = (classifiers if classes else regressors)(seed, len(part.x_train), max_epochs)
+            methods = (classifiers if classes else regressors)(seed, len(part.x_train), max_epochs, options.networks)
             for method, fit in methods.items():
-                if method == OURS or not options.only_ours:
+                if is_ours(method) or not options.only_ours:
                     runs.append({"method": method, "seed": seed, **run(fit, part, classes=classes)})
                     report.save("runs", every_run)
         table = []

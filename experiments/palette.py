@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 COLOURS = {
     "ours": BLUE,
     "ours, ensemble": "#6fa8dc",
+    "ours, 3 networks": "#6fa8dc",
     "ours, mended": "#0b2e59",
     "ours, counting twice": "#b0413e",
     "sequential": "#3b8f5a",

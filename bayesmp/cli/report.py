@@ -12,6 +12,7 @@ from bayesmp import plots, tables
 from bayesmp.cli.errors import note
 from bayesmp.heads import RegressionPrediction
 from bayesmp.stopping import refreshes, tell_unrest
+from bayesmp.trainer import NOT_AT_REST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,13 +31,21 @@ def load_model(path: Path) -> TableModel:
 
 def tell_training(model: TableModel) -> None:
     """Say how training ended, and what to do if it was too early."""
-    history = model.estimator.history_
-    typer.echo(f"{history.stopped}, {sum(history.column('seconds')):.1f} s")
+    estimator = model.estimator
+    for k, history in enumerate(estimator.histories_, start=1):
+        who = "" if model.n_networks == 1 else f"network {k}: "
+        typer.echo(f"{who}{history.stopped}, {sum(history.column('seconds')):.1f} s")
     if not model.is_at_rest:
-        if model.estimator.epochs == "auto":
-            note(tell_unrest(refreshes(history), "raise --max-epochs"))
+        if estimator.epochs == "auto":
+            restless = next(history for history in estimator.histories_ if NOT_AT_REST in history.stopped)
+            note(tell_unrest(refreshes(restless), "raise --max-epochs"))
         else:
             note("the leave-one-out score or the means still moved; raise --epochs, or leave it out")
+
+
+def by_all(model: TableModel) -> str:
+    """That several networks predict together, in words; nothing where there is one."""
+    return "" if model.n_networks == 1 else f"by {model.n_networks} networks"
 
 
 def tell_scores(
@@ -48,7 +57,7 @@ def tell_scores(
         scores["leave-one-out"] = model.loo_scores()
     scores["class shares" if model.classes else "always the mean"] = model.score_guess(y)
     widths = {name: max(14, len(name) + 3) for name in scores}
-    typer.echo(" " * 18 + "".join(f"{name:>{widths[name]}}" for name in scores))
+    typer.echo(f"{by_all(model):<18}" + "".join(f"{name:>{widths[name]}}" for name in scores))
     for row in scores[title]:
         cells = [number(row, scores[name].get(row)).rjust(widths[name]) for name in scores]
         typer.echo(f"{row:<18}" + "".join(cells))
@@ -87,6 +96,8 @@ def draw(model: TableModel, prediction: TablePrediction, y: NDArray[Any], path: 
         left, right = figure.subplots(1, 2, width_ratios=(4.4, side))
         plots.reliability(known.probs, model.indices(y), left)
         plots.confusion(known.probs, model.indices(y), model.classes, right)
+    if by_all(model):
+        figure.suptitle(f"predicted {by_all(model)}", fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     typer.echo(f"picture: {path}")

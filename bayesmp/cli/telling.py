@@ -76,12 +76,17 @@ def _about_model(model: TableModel) -> dict[str, str]:
         rows["  ..."] = f"and {len(encoder.columns) - SHOWN:,} more"
     for name, why in encoder.left_out.items():
         rows[f"  {name}"] = f"not used: {why}"
+    is_one = model.n_networks == 1
     rows["network"] = f"{'-'.join(widths)}, {network.n_weights:,} weights"
-    rows["training"] = f"{model.estimator.history_.stopped}"
+    if not is_one:
+        rows["networks"] = f"{model.n_networks}, {rows.pop('network')} each; they predict together"
+    for k, history in enumerate(model.estimator.histories_, start=1):
+        rows["training" if is_one else f"training of {k}"] = history.stopped
     scores = [f"{name} {number(name, value)}" for name, value in model.loo_scores().items()]
     rows["leave-one-out"] = ", ".join(scores)
     if facts.noise_std is not None:
         rows["noise"] = f"{facts.noise_std:.4g} (standard deviation)"
     elif learned := network.head.tell_learned(network.head_log_weights):
-        rows["labels"] = learned.removeprefix("labels ").removeprefix("are ")
+        labels = learned.removeprefix("labels ").removeprefix("are ")
+        rows["labels"] = labels if is_one else f"{labels} (network 1)"
     return rows

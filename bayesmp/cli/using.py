@@ -11,7 +11,7 @@ import typer
 from bayesmp import tables
 from bayesmp.cli.errors import DEBUG, note, with_errors
 from bayesmp.cli.options import check_picture, check_writable
-from bayesmp.cli.report import draw, load_model, tell_scores
+from bayesmp.cli.report import by_all, draw, load_model, tell_scores
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,7 +58,8 @@ def predict(
         return
     tables.write_table(found, out)
     n_unlike = int(prediction.is_unlike.sum())
-    typer.echo(f"{tables.plural(len(found), 'row')} predicted, {n_unlike:,} of them unlike the training data: {out}")
+    predicted = f"{tables.plural(len(found), 'row')} predicted {by_all(loaded)}".rstrip()
+    typer.echo(f"{predicted}, {n_unlike:,} of them unlike the training data: {out}")
 
 
 @with_errors

@@ -46,7 +46,9 @@ def test_every_table_in_the_folder_takes_part(folder):
     assert [piece.label for piece in pieces] == [
         f"{name}, ours, split {k}" for name in ("yacht", "mine") for k in range(3)
     ]
-    with pytest.raises(ValueError, match="methods: ours, laplace, tagi; tables found in the data folder: yacht, mine"):
+    with pytest.raises(
+        ValueError, match="methods: ours, ours-3, laplace, tagi; tables found in the data folder: yacht, mine"
+    ):
         uci.Uci().pieces(Options(data_dir=folder, parts=("protein",)))
 
 
