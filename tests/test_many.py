@@ -280,3 +280,58 @@ def test_networks_that_would_end_the_same_come_with_a_warning():
     networks = [mlp([3, 4, 1], bmp.Regression(0.1), seed=0) for _ in range(2)]
     with pytest.warns(UserWarning, match=r"give each a seed of its own: Network\(\.\.\., seed=i\)"):
         bmp.fit_many(networks, x, y, epochs=1, workers=1, progress=False)
+
+
+def test_every_network_may_have_a_seed_of_its_own():
+    x, y = data()
+    apart, together = networks(2), networks(2)
+    for network, seed in zip(apart, (7, 8), strict=True):
+        bmp.fit(network, x, y, epochs=3, batch_size=10, seed=seed)
+    fit_many(together, x, y, epochs=3, batch_size=10, workers=1, seed=[7, 8])
+    for one, other in zip(apart, together, strict=True):
+        assert_same(one, other, x)
+    with pytest.raises(ValueError, match="one for each of the 2, got 3"):
+        fit_many(networks(2), x, y, epochs=3, seed=(1, 2, 3))
+
+
+def test_a_script_that_defines_nothing_of_them_is_not_run_again(tmp_path):
+    """So it needs no `if __name__ == "__main__":`, which nobody would think of around an estimator."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys, numpy, bayesmp as bmp
+        from bayesmp import many
+        many.STARTING = 0.0
+        print("runs", __name__, flush=True)
+        x = numpy.random.default_rng(0).normal(size=(30, 2))
+        networks = [bmp.Network([bmp.Linear(2, 1)], bmp.Regression(0.1), seed=k) for k in range(2)]
+        bmp.fit_many(networks, x, x[:, 0], epochs=1, workers=2)
+        print("trained", [net.is_trained for net in networks], sys.modules["__main__"].__file__ == __file__)
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(bmp.__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "runs __main__\ntrained [True, True] True\n"
+
+
+def test_what_a_script_defines_is_found_out():
+    x, y = data()
+    (network,) = networks(1)
+    assert not many._may_need_script(0, (network, x, y, {}))
+    assert not many._may_need_script(0, (network, torch.tensor(x), torch.tensor(y), {}))
+    assert many._may_need_script(0, (network, torch.utils.data.TensorDataset(torch.tensor(x)), None, {}))
+    own = type("Own", (bmp.Flatten,), {"__module__": "__main__"})
+    sys.modules["__main__"].Own = own
+    try:
+        with_own = bmp.Network([bmp.Linear(2, 1), own()], bmp.Regression(0.1))
+        assert many._may_need_script(0, (with_own, x, y, {}))
+    finally:
+        del sys.modules["__main__"].Own
+
+
+@pytest.mark.parametrize("n_networks, n_workers, share", [(3, 2, 1 / 3), (4, 2, 1 / 2), (3, 16, 2 / 3)])
+def test_workers_save_what_the_longest_row_of_networks_leaves(n_networks, n_workers, share):
+    tasks = [(mlp((2, 5, 1), bmp.Regression("learn")), np.zeros((30, 2)), None, {})] * n_networks
+    total = sum(many._seconds(task) for task in tasks)
+    assert many._saved(tasks, min(n_workers, n_networks)) == pytest.approx(share * total)

@@ -81,3 +81,16 @@ def test_options_that_make_no_sense_are_refused(capsys):
     with pytest.raises(SystemExit):
         estimators.main(["--seeds", "0"])
     assert "must be positive" in capsys.readouterr().err
+
+
+def test_several_networks_have_a_row_that_the_summary_leaves_alone(tmp_path):
+    path = tmp_path / "o.json"
+    estimators.main(["--quick", "--seeds", "1", "--tables", "wine", "--networks", "2", "--out", str(path)])
+    found = json.loads(path.read_text())
+    methods = [row["method"] for row in found["wine"]]
+    assert methods[:3] == ["bayesmp", "bayesmp, 2 networks", "MLP"]
+    others = {row["method"]: row["NLL"] for row in found["wine"][2:]}
+    (summary,) = found["summary"]
+    assert summary["NLL of bayesmp"] == found["wine"][0]["NLL"]
+    assert summary["of the best other method"] == min(others.values()) and summary["which is"] in others
+    assert found["wine"][0]["NLL"] != found["wine"][1]["NLL"]

@@ -280,3 +280,52 @@ def test_from_a_table_to_good_predictions(target, tmp_path):
         assert abs(sure - right) <= 7
     assert run("predict", model, new, "--out", tmp_path / "out.csv").returncode == 0
     assert len(pandas.read_csv(tmp_path / "out.csv")) == 300
+
+
+@pytest.mark.parametrize("target", ["price", "kind"])
+def test_several_networks_predict_together(made, call, target, tmp_path):
+    """Fitted, saved, told of, and as the estimator in memory has them."""
+    folder, _ = made
+    model, out = tmp_path / "model.safetensors", tmp_path / "out.csv"
+    said = call("fit", folder / f"{target}.csv", "--target", target, "--out", model, "--networks", 2, *QUICK)
+    assert said.count("network 1: ran the 12") == said.count("network 2: ran the 12") == 2
+    assert re.search(r"^by 2 networks +\d+ held out", said, flags=re.MULTILINE)
+    assert model.with_suffix(".png").exists() or f"picture: {model.with_suffix('.png')}" not in said
+    said = call("predict", model, folder / f"{target}-new.csv", "--out", out)
+    assert "60 rows predicted by 2 networks, " in said
+    assert "by 2 networks " in call("evaluate", model, folder / f"{target}-new.csv")
+    said = call("info", model)
+    assert re.search(r"networks +2, .* weights each", said) and "training of 2 " in said
+    loaded = TableModel.load(model)
+    assert loaded.n_networks == len(loaded.estimator.networks_) == 2
+    x = loaded.encoder.transform(tables.read_table(folder / f"{target}-new.csv")).x
+    each = [network.predict(loaded.estimator._x_scaling.apply(x)) for network in loaded.estimator.networks_]
+    mixed, found = bmp.mixture(each), pandas.read_csv(out)
+    if target == "price":
+        scaled = mixed.undo(loaded.estimator._y_scaling).flat()
+        np.testing.assert_allclose(found["price_mean"], scaled.mean, rtol=1e-9)
+        np.testing.assert_allclose(found["price_high"], scaled.interval(0.9)[1], rtol=1e-9)
+    else:
+        probs = found[[f"kind_p_{label}" for label in loaded.classes]]
+        np.testing.assert_allclose(probs, mixed.probs, rtol=1e-9, atol=1e-12)
+
+
+def test_few_new_rows_are_unlike_the_training_data_of_several_networks(call, tmp_path):
+    """What the networks do not agree on counts on both sides."""
+    houses(150, 0).to_csv(tmp_path / "a.csv", index=False)
+    houses(400, 1).assign(area=lambda table: table["area"] + 5_000.0).to_csv(tmp_path / "far.csv", index=False)
+    houses(400, 1).to_csv(tmp_path / "b.csv", index=False)
+    model = tmp_path / "model.safetensors"
+    call("fit", tmp_path / "a.csv", "--target", "price", "--out", model, "--networks", 3, "--hold-out", 0, *QUICK)
+    shares = {}
+    for name in ("b", "far"):
+        call("predict", model, tmp_path / f"{name}.csv", "--out", tmp_path / "out.csv")
+        shares[name] = pandas.read_csv(tmp_path / "out.csv")["unlike_training"].mean()
+    assert shares["b"] < 0.1 and shares["far"] > 0.8
+
+
+def test_networks_are_counted(call, tmp_path):
+    houses(60, 0).to_csv(tmp_path / "a.csv", index=False)
+    out = tmp_path / "model.safetensors"
+    said = call("fit", tmp_path / "a.csv", "--target", "price", "--out", out, "--networks", 0, code=2)
+    assert "--networks" in said

@@ -6,6 +6,7 @@ import pytest
 from bayesmp import MPRegressor, data
 from experiments import uci
 from experiments.base import Options
+from experiments.palette import colour
 
 
 @pytest.fixture
@@ -27,12 +28,14 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
-def test_it_predicts_what_the_estimator_predicts(folder):
-    """The estimator is the independent road: it scales, draws its seed and converts in its own code."""
+@pytest.mark.parametrize("n_networks", [1, 2])
+def test_it_predicts_what_the_estimator_predicts(folder, n_networks):
+    """The estimator is the independent road: it scales, draws its seeds and converts in its own code."""
     split = data.uci("yacht", folder).split(1)
-    found, told = uci.predict_ours(split, seed=5, max_epochs=6)
+    found, told = uci.predict_ours(split, seed=5, max_epochs=6, n_networks=n_networks)
+    model = MPRegressor(hidden=(50,), n_networks=n_networks, random_state=5, max_epochs=6)
     with pytest.warns(UserWarning, match="not at rest"):
-        estimator = MPRegressor(hidden=(50,), random_state=5, max_epochs=6).fit(split.x_train, split.y_train)
+        estimator = model.fit(split.x_train, split.y_train)
     expected_mean, expected_std = estimator.predict(split.x_test, return_std=True)
     np.testing.assert_allclose(found.mean, expected_mean, rtol=1e-9)
     np.testing.assert_allclose(found.std, expected_std, rtol=1e-9)
@@ -50,6 +53,15 @@ def test_every_table_in_the_folder_takes_part(folder):
         ValueError, match="methods: ours, ours-3, laplace, tagi; tables found in the data folder: yacht, mine"
     ):
         uci.Uci().pieces(Options(data_dir=folder, parts=("protein",)))
+
+
+def test_several_networks_are_a_method(folder):
+    """With a colour and a name of its own; better than one network on average is a matter of the full run."""
+    (piece, *_) = uci.Uci().pieces(Options(data_dir=folder, parts=("ours-3", "yacht"), quick=True))
+    found = uci.Uci().compute(piece.parameters, Options(data_dir=folder))
+    one = uci.Uci().compute({**piece.parameters, "method": "ours"}, Options(data_dir=folder))
+    assert piece.parameters["method"] == "ours-3" and found["log_likelihood"] != one["log_likelihood"]
+    assert colour(uci.METHODS["ours-3"]) != colour("ours")
 
 
 def test_without_data_it_says_where_they_are_expected(run, tmp_path):
