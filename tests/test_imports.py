@@ -12,8 +12,9 @@ PACKAGE = Path(bayesmp.__file__).parent
 # The line, from left to right. Modules of one place know nothing of each other.
 LINE = [
     {"cli"},
-    {"demo", "many", "table_model"},
+    {"demo", "table_model"},
     {"estimators", "merging"},
+    {"many"},
     {"fitting"},
     {"trainer", "bridge"},
     {"run_files", "changes"},

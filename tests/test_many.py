@@ -335,3 +335,15 @@ def test_workers_save_what_the_longest_row_of_networks_leaves(n_networks, n_work
     tasks = [(mlp((2, 5, 1), bmp.Regression("learn")), np.zeros((30, 2)), None, {})] * n_networks
     total = sum(many._seconds(task) for task in tasks)
     assert many._saved(tasks, min(n_workers, n_networks)) == pytest.approx(share * total)
+
+
+def test_a_process_that_may_not_start_others_trains_them_itself(monkeypatch):
+    """As the workers of multiprocessing.Pool; with workers asked for, Python says so."""
+    monkeypatch.setattr(many, "STARTING", 0.0)
+    monkeypatch.setattr(many, "_count_cores", lambda: 2)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    here = networks(2)
+    fit_many(here, *data(), epochs=1)
+    assert all(network.is_trained for network in here)
+    with pytest.raises(AssertionError, match="daemonic processes"):
+        fit_many(networks(2), *data(), epochs=1, workers=2)
