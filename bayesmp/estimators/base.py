@@ -224,13 +224,13 @@ class MPEstimator(BaseEstimator, ABC):
         self, networks: list[Network], x: Floats, targets: NDArray[Any], seeds: tuple[int, ...]
     ) -> list[History]:
         """One with a bar that tells of its epochs; several side by side, with a bar that counts them."""
-        config = TrainConfig(batch_size=self.batch_size)
         options: dict[str, Any] = {"max_epochs": self.max_epochs, "progress": bool(self.verbose)}
         if len(networks) == 1:
-            trainer = Trainer(networks[0], x, targets, batch_size=config.batch_size, seed=seeds[0])
+            trainer = Trainer(networks[0], x, targets, batch_size=self.batch_size, seed=seeds[0])
             return [trainer.run(self.epochs, **options)]
+        TrainConfig(batch_size=self.batch_size)  # refused here, not by a network
         checks.check_positive_int(self.max_epochs, "max_epochs")
-        return fit_many(networks, x, targets, epochs=self.epochs, batch_size=config.batch_size, seed=seeds, **options)
+        return fit_many(networks, x, targets, epochs=self.epochs, batch_size=self.batch_size, seed=seeds, **options)
 
     def _predict_scaled(self, x: Floats) -> Any:
         """What all networks say of standardised inputs, as one prediction."""

@@ -41,6 +41,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         n_iter_: epochs of the last `fit` or `partial_fit`; of several networks, those of the longest training.
         loo_score_: leave-one-out score, higher is better: mean log-probability of each training label, predicted
             without its row (nats); from a random part of more than 1,024 rows. NaN for fewer than three rows.
+            Of several networks it is that of their mixture.
         loo_error_: share of training labels that are predicted wrongly without their rows; NaN as well.
         n_features_in_, feature_names_in_: the columns seen in `fit`.
 

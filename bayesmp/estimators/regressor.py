@@ -51,6 +51,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         loo_score_: leave-one-out score, higher is better: mean log-density of each training target, in its own units,
             predicted without its row (nats; mean over targets, too); from a random part of more than 1,024 rows. NaN
             for fewer than three rows; of targets that are all equal it follows from the noise assumed (Note).
+            Of several networks it is that of their mixture.
         loo_error_: leave-one-out root mean squared error in units of y; with several targets, in standard deviations of
             each of them. NaN for fewer than three rows.
         n_features_in_, feature_names_in_: the columns seen in `fit`.
