@@ -16,6 +16,7 @@ count beside the prior, and these are what is kept (belief/bent.py). In a networ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from bayesmp.arithmetic import eigh
 from bayesmp.belief import Belief, Bent
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.gaussian import Gaussian
 from bayesmp.layers.linear import all_dense
 from bayesmp.linearised import Linearised
 from bayesmp.network import Network
@@ -46,39 +47,47 @@ def bend(network: Network, belief: Belief, x: Tensor, y: Tensor, *, settings: Se
         network, belief: as trained on x and y.
         x, y: all training data; x may lie on the host. Of many some stand for all.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator, head = torch.Generator().manual_seed(0), network.head
     chosen = torch.randperm(len(x), generator=generator)[: max(1, settings.bend_rows // network.n_outputs)]
     rows, targets = x[chosen.to(x.device)].to(network.device), y[chosen.to(y.device)]
+    rho = head.to_latent(network.gradients(rows)[0], targets, network.head_log_weights[head.heard]).rho
+    size = settings.bend_share**0.5
+    drawn = [size * network.flat.from_matrices(belief.sample(generator)) for _ in range(settings.bend_draws // 2)]
+    changes = [sign * change for change in drawn for sign in (1.0, -1.0)]
     stds = torch.cat([var.double().sqrt().flatten() for var in belief.prior_vars])
-    m_out, slopes = slopes_of(network.linearised, rows, stds)
-    rho = network.head.to_latent(m_out, targets, network.head_log_weights[network.head.heard]).rho
-    root = (len(x) / len(chosen) * rho.double()).sqrt().flatten()[:, None]  # Lambda^{1/2}
-    eye = torch.eye(len(root), dtype=root.dtype, device=root.device)
-    factor = torch.linalg.cholesky(eye + (root * slopes) @ (root * slopes).T)
-    curvature = torch.zeros(len(stds), len(stds), dtype=torch.float64, device=root.device)
-    for _ in range(settings.bend_draws // 2):
-        drawn = network.flat.from_matrices(belief.sample(generator)) * settings.bend_share**0.5
-        for change in (drawn, -drawn):
-            turned = slopes_of(moved(network, change), rows, stds)[1] - slopes
-            left = torch.linalg.solve_triangular(factor, root * turned, upper=False)
-            curvature += left.T @ left / settings.bend_draws
-    values, vectors = eigh(curvature)
+    values, vectors = eigh(curvature(network, rows, len(x) / len(chosen) * rho.double(), changes, stds))
     kept = values > NEGLIGIBLE
     if not bool(kept.any()):
         return belief
-    flat = vectors[:, kept] * values[kept].sqrt() / stds[:, None]
     shapes = [var.shape for var in belief.prior_vars]
-    parts = flat.split([shape.numel() for shape in shapes])
-    return Bent.of(
-        belief, [part.view(*shape, -1).transpose(0, 1).contiguous() for part, shape in zip(parts, shapes, strict=True)]
-    )
+    parts = (vectors[:, kept] * values[kept].sqrt() / stds[:, None]).split([shape.numel() for shape in shapes])
+    pulls = [part.view(*shape, -1).transpose(0, 1).contiguous() for part, shape in zip(parts, shapes, strict=True)]
+    return Bent.of(belief, pulls)
 
 
-def slopes_of(function: Linearised, x: Tensor, stds: Tensor) -> tuple[Moments, Tensor]:
-    """Outputs, and the slopes (n o, w) of all of them in all weights, in units of the prior's stds (w,), in float64."""
-    m_out, gradients = function.gradients(x)
-    rows = torch.cat([part.flat().double() for part in gradients], 2)  # (o, n, w)
-    return m_out, rows.transpose(0, 1).flatten(0, 1) * stds
+def curvature(network: Network, x: Tensor, rho: Tensor, changes: Sequence[Tensor], stds: Tensor) -> Tensor:
+    """E (w, w) in units of the prior, in float64, over the layers' matrices row by row.
+
+    Args:
+        x, rho: data, and the precision (n, o) with which they speak about their outputs.
+        changes: of all weights, flat: the d over which it is averaged.
+        stds: the prior's, (w,).
+    """
+    slopes, root = slopes_of(network.linearised, x, stds), rho.double().sqrt().flatten()[:, None]
+    eye = torch.eye(len(root), dtype=root.dtype, device=root.device)
+    factor = torch.linalg.cholesky(eye + (root * slopes) @ (root * slopes).T)
+    found = torch.zeros(len(stds), len(stds), dtype=torch.float64, device=root.device)
+    for change in changes:
+        turned = slopes_of(moved(network, change), x, stds) - slopes
+        left = torch.linalg.solve_triangular(factor, root * turned, upper=False)
+        found += left.T @ left / len(changes)
+    return found
+
+
+def slopes_of(function: Linearised, x: Tensor, stds: Tensor) -> Tensor:
+    """(n o, w) in float64: slopes of all outputs in all weights, in units of the prior's stds (w,)."""
+    rows = torch.cat([part.flat().double() for part in function.gradients(x)[1]], 2)  # (o, n, w)
+    return rows.transpose(0, 1).flatten(0, 1) * stds
 
 
 def moved(network: Network, change: Tensor) -> Linearised:

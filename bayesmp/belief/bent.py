@@ -46,7 +46,7 @@ class Bent(Belief):
         return cls(plain, pulls, [part.contiguous() for part in shifts], factor)
 
     @property
-    def basis(self) -> Any:  # type: ignore[override]
+    def basis(self) -> Any:
         return self.plain.basis
 
     @property
@@ -66,8 +66,7 @@ class Bent(Belief):
         widest = max(part.shape[1] for part in self.shifts)
         less = []
         for chunk in chunks(gradients, widest * len(self.factor)):
-            given = zip(chunk, self.shifts, strict=True)
-            part = total([directions.along(gradient, shift) for gradient, shift in given if gradient is not None])
+            part = directions.along_all(chunk, self.shifts)
             whole = found[start : start + len(part)].double()
             less.append(lifted(whole - part @ part.transpose(1, 2), whole))
             start += len(part)
@@ -98,9 +97,7 @@ class Bent(Belief):
         return self._less(self.plain.solve(slopes), along)
 
     def solve_each(self, gradients: Sequence[Gradient]) -> list[Tensor]:
-        parts = zip(gradients, self.shifts, strict=True)
-        along = total([directions.along(gradient, part) for gradient, part in parts])[:, 0]  # (b, q)
-        return self._less(self.plain.solve_each(gradients), along)
+        return self._less(self.plain.solve_each(gradients), directions.along_all(gradients, self.shifts)[:, 0])
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
         drawn = self.plain.sample(generator)
