@@ -94,7 +94,7 @@ class Settings:
     bend_draws: int = 16
     bend_share: float = 0.1
     bend_rows: int = 256
-    bend_weights: int = 2048
+    bend_weights: int = 1536
     calm_epochs: int = 20
     max_leverage: tuple[float, float] = (0.95, 0.5)
 

@@ -24,7 +24,7 @@ from bayesmp.layers.base import Gradient
 
 @dataclass(frozen=True)
 class Bent(Belief):
-    """`pulls` U and `shifts` B as directions (i, o, q) per layer, `factor` L (q, q), all in float64.
+    """`pulls` U and `shifts` B as directions (i, o, q) per layer, `factor` L (q, q) in float64.
 
     What it leaves to the past is the plain belief: U is about the means as they are now.
     """
@@ -66,7 +66,7 @@ class Bent(Belief):
         widest = max(part.shape[1] for part in self.shifts)
         less = []
         for chunk in chunks(gradients, widest * len(self.factor)):
-            part = directions.along_all(chunk, self.shifts)
+            part = directions.along_all(chunk, self.shifts).double()
             whole = found[start : start + len(part)].double()
             less.append(lifted(whole - part @ part.transpose(1, 2), whole))
             start += len(part)
@@ -78,14 +78,16 @@ class Bent(Belief):
         inverse = torch.linalg.solve_triangular(self.factor, torch.eye(len(self.factor)).to(self.factor), upper=False)
         settled = len(inverse) - float(inverse.square().sum())
         of_prior = sum(
-            float((part.square() / var.T.double()[..., None]).sum())
+            float((part.double().square() / var.T.double()[..., None]).sum())
             for part, var in zip(self.shifts, self.prior_vars, strict=True)
         )
         return self.plain.degrees_of_freedom - settled + of_prior
 
     def leverage(self, past: Past) -> float:
         parts = zip(past.anchors, self.shifts, strict=True)
-        along = total([anchor.formed().double() @ part.transpose(0, 1).flatten(0, 1) for anchor, part in parts])
+        along = total(
+            [anchor.formed().double() @ part.double().transpose(0, 1).flatten(0, 1) for anchor, part in parts]
+        )
         return self.plain.leverage(past) - float((along * (past.weights @ along)).sum())
 
     def as_past(self) -> tuple[list[Tensor], Past]:
@@ -93,7 +95,7 @@ class Bent(Belief):
 
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
         parts = zip(self.shifts, slopes, strict=True)
-        along = total([torch.einsum("ioq,oi->q", part, slope.double()) for part, slope in parts])
+        along = total([torch.einsum("ioq,oi->q", part, slope.to(part)) for part, slope in parts])
         return self._less(self.plain.solve(slopes), along)
 
     def solve_each(self, gradients: Sequence[Gradient]) -> list[Tensor]:
@@ -103,13 +105,13 @@ class Bent(Belief):
         drawn = self.plain.sample(generator)
         noise = torch.randn(len(self.factor), dtype=torch.float64, generator=generator).to(self.factor)
         parts = zip(self.pulls, drawn, strict=True)
-        along = total([torch.einsum("ioq,oi->q", part, matrix.double()) for part, matrix in parts]) + noise
+        along = total([torch.einsum("ioq,oi->q", part, matrix.to(part)) for part, matrix in parts]) + noise
         return self._less(drawn, torch.linalg.solve_triangular(self.factor, along[:, None], upper=False)[:, 0])
 
     def _less(self, found: list[Tensor], along: Tensor) -> list[Tensor]:
         """Matrices (..., o, i) less B applied to (..., q)."""
         return [
-            (part.double() - torch.einsum("ioq,...q->...oi", shift, along)).to(part)
+            (part - torch.einsum("ioq,...q->...oi", shift, along.to(shift))).to(part)
             for part, shift in zip(found, self.shifts, strict=True)
         ]
 
@@ -123,5 +125,5 @@ class Bent(Belief):
         return {**self.plain.description(), "is_bent": True}
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Bent:
-        pulls, shifts = ([part.to(device) for part in parts] for parts in (self.pulls, self.shifts))
+        pulls, shifts = ([part.to(device, dtype) for part in parts] for parts in (self.pulls, self.shifts))
         return Bent(self.plain.to(device, dtype), pulls, shifts, self.factor.to(device))
