@@ -17,6 +17,7 @@ from torch import Tensor
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import Belief
+from bayesmp.bending import bend, can_bend
 from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
 from bayesmp.history import Change, History
@@ -203,6 +204,10 @@ class Run:
             if head.judges_labels:  # the belief was made with these
                 total[head.heard] = network.head_log_weights[head.heard]
             network.head_log_weights = total
+        if can_bend(network, found.belief):
+            n_products = SETTINGS.bend_rows * network.n_weights**2
+            with few_threads(network.device, n_products=n_products, small=SMALL_PASS):
+                network.belief = bend(network, found.belief, *self._heard())
         return found
 
     def _believe_later(self) -> None:

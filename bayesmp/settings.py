@@ -47,6 +47,10 @@ class Settings:
         balance_tolerance: share of what is found that a further one must add.
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
         leverage_groups: groups of examples whose leverages shall add up.
+        bend_draws: of a belief at which slopes are looked at, to see how they turn (bending.py).
+        bend_share: of its variance that these draws have.
+        bend_rows: outputs of training examples whose slopes these are, at most.
+        bend_weights: of a network in which this is done, at most.
         calm_epochs: so many epochs before its limit, at most, a run may end, with one not worse than their median.
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
             network would be another one; for noise and scores of regressions with hidden layers.
@@ -89,6 +93,10 @@ class Settings:
     balance_tolerance: float = 0.0005
     leverage_draws: int = 2
     leverage_groups: int = 8
+    bend_draws: int = 16
+    bend_share: float = 0.1
+    bend_rows: int = 256
+    bend_weights: int = 1536
     calm_epochs: int = 20
     turning: float = 0.4
     max_leverage: tuple[float, float] = (0.95, 0.5)

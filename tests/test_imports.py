@@ -20,7 +20,7 @@ LINE = [
     {"run"},
     {"joint", "influence", "stopping", "history", "train_config"},
     {"schedules", "each_left_out", "network_files"},
-    {"leave_one_out", "balance", "evidence"},
+    {"leave_one_out", "balance", "evidence", "bending"},
     {"network"},
     {"network_beliefs"},
     {"yesterday"},
