@@ -263,7 +263,7 @@ class Run:
             raise ValueError(f"influence is judged by the joint belief, and this run has none: {why}")
         n_products = network.n_outputs * belief.rank**2
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-            distance, loo_nll, leverage = influence_of(network, belief, self.x, self.y, rows)
+            distance, loo_nll, leverage = influence_of(network, belief.to_first_order, self.x, self.y, rows)
         is_silent = torch.isin(self.ids, torch.tensor(sorted(self._mended), dtype=torch.int64))
         for batch, part in zip(self.batch_ids, self.members, strict=True):
             is_silent[part.cpu()] |= batch in self._silent

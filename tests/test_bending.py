@@ -181,3 +181,17 @@ def test_trained_networks_predict_with_it(tmp_path):
     labels = mlp([1, 8, 8, 2], bmp.Softmax())
     bmp.fit(labels, x, (y[:, 0] > 0).long(), epochs=5, batch_size=10, progress=False)
     assert labels.belief is not None and not isinstance(labels.belief, Bent)
+
+
+def test_examples_are_left_out_of_the_belief_to_first_order():
+    """As refreshes do, so that `influence` and the history say the same."""
+    x = torch.rand(40, 1, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    network = mlp([1, 8, 8, 1], bmp.Regression(0.01))
+    trainer = bmp.Trainer(network, x, (3 * x).sin(), batch_size=10, seed=0)
+    trainer.run(30, progress=False)
+    told = trainer.influence(torch.arange(40))
+    assert isinstance(network.belief, Bent)
+    settled = network.belief.to_first_order.degrees_of_freedom
+    assert float(told.leverage.sum()) == pytest.approx(settled, rel=1e-3)
+    assert abs(settled - network.belief.degrees_of_freedom) > 0.1
+    assert float(told.loo_nll.mean()) == pytest.approx(trainer.history.loo_nll[-1], abs=0.01)

@@ -54,6 +54,10 @@ class Bent(Belief):
         return self.plain.n_rows
 
     @property
+    def to_first_order(self) -> Belief:
+        return self.plain
+
+    @property
     def prior_vars(self) -> list[Tensor]:
         return self.plain.prior_vars
 
