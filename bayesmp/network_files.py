@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from bayesmp.learned import LEARNED, Learned
 from bayesmp.network import Network
 from bayesmp.regime import Regime
 from bayesmp.structure import HEADS, LAYERS
+from bayesmp.varying_noise import VaryingNoise
 
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
 PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
@@ -98,6 +100,7 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     network.belief = None if found["belief"] is None else _belief_from_file(network, file, "belief.", found["belief"])
     if network.yesterday is not None and found["past"]["is_all"]:
         network.belief = network.yesterday.learned.belief
+    network.varying_noise = _varying_noise_from_file(network, file, "", found)
     network.regime = Regime(**found["regime"])
     network.flat_targets = found.get("flat_targets", False)
     network.renew_past()
@@ -110,12 +113,23 @@ def _past_from_file(network: Network, file: persistence.SavedFile) -> Learned:
     return Learned(
         marginal=Gaussian(tensors["marginal.tau"], tensors["marginal.rho"]),
         head_log_weights=tensors["head_log_weights"],
+        varying_noise=_varying_noise_from_file(network, file, "past.", found),
         sum_share=tensors["sum_share"],
         regime=Regime(**found["regime"]),
         belief=_belief_from_file(network, file, "past.belief.", found["belief"]),
         flat_targets=found["flat_targets"],
         told=None,
     )
+
+
+def _varying_noise_from_file(
+    network: Network, file: persistence.SavedFile, prefix: str, found: dict[str, Any]
+) -> VaryingNoise | None:
+    if not found.get("varying_noise", False):  # as in all files from before there was any
+        return None
+    names = [part.name for part in fields(VaryingNoise)]
+    parts = {name: file.tensor(f"{prefix}varying_noise.{name}").clone() for name in names}
+    return VaryingNoise(**parts).to(network.device)
 
 
 def _belief_from_file(

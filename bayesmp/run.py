@@ -21,7 +21,7 @@ from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of
-from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
+from bayesmp.joint import Refreshed, memory_plan, noise_at_inputs, products_per_pass, refresh
 from bayesmp.network import Network
 from bayesmp.schedules import Kept, make_schedule
 from bayesmp.settings import SETTINGS
@@ -203,6 +203,8 @@ class Run:
             if head.judges_labels:  # the belief was made with these
                 total[head.heard] = network.head_log_weights[head.heard]
             network.head_log_weights = total
+            if head.varies:
+                network.varying_noise = noise_at_inputs(network, found, schedule.head_prior)
         return found
 
     def _believe_later(self) -> None:
