@@ -86,10 +86,13 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
 
 
 def _head_of_its_time(described: dict[str, Any]) -> dict[str, Any]:
-    """The head as this version describes it: files from before there were tails have Gaussian noise."""
-    if described["type"] == "Regression" and "tails" not in described["args"]:
-        return {**described, "args": {**described["args"], "tails": "gaussian"}}
-    return described
+    """The head as this version describes it: files from before there were tails have Gaussian noise; whether noise may
+    depend on the input, older ones do not say, and training never heard of it.
+    """
+    if described["type"] != "Regression":
+        return described
+    args = {"tails": "gaussian", **described["args"]}
+    return {**described, "args": {"varies": args["tails"] == "learn", **args}}
 
 
 def learn_from_file(network: Network, file: persistence.SavedFile) -> None:

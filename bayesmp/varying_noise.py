@@ -3,8 +3,9 @@ r"""Noise that depends on the input: how much larger or smaller than on average 
     log noise variance at x = log noise_var + a + w . phi(x),   w ~ N(0, span^2)
 
 phi is what the network has at every x: the inputs of its last weights (many of them along their principal directions
-alone), and the mean of the output with its square. Both parts count the same: over the training data w . phi has a prior
-variance of span^2.
+alone), and the mean of the output with its square. Both parts count the same: over the training data w . phi has a
+prior variance of span^2.
+
 The targets are judged at outputs that have not seen them, with the density that predictions have, Gaussians of
 log-normal variance around an uncertain output (equations/noise.py). For each of some spans Newton's method finds w, and
 Laplace's approximation how well it is known and what the span is worth. All of this is averaged, so that few data, or
@@ -31,7 +32,7 @@ from bayesmp.settings import SETTINGS, Settings
 
 MAX_SCORE = 4.0  # standard deviations from the training data's mean beyond which a unit says nothing more
 LOG_RATIOS = (-12.0, 6.0)  # of the noise to that of all training data on average: no input has less or more
-VAGUE = 1e-6  # precision of the prior of a, which noise_var stands for
+VAGUE, FIRM = 1e-6, 1e6  # precision of the prior of a, which noise_var stands for: at first, and where there is a past
 LEAST_STD = 1e-6  # of a unit that says something
 DIRECTION_ROWS = 1024  # from which principal directions are found, at most
 NEWTON_STEPS, HALVINGS, SAME = 30, 12, 1e-7  # at most; at most, of a step; nats that are no gain
@@ -135,7 +136,8 @@ def learn_varying_noise(
             for o, own in enumerate(priors)
         ]
         weights = torch.stack([mean for mean, _ in fits])
-        weights[:, 0] -= _log_ratio(design, weights).exp().mean().log()
+        if past is None:
+            weights[:, 0] -= _log_ratio(design, weights).exp().mean().log()
         found = replace(found, weights=weights, covariance=torch.stack([covariance for _, covariance in fits]))
     log_weights = _judge(head, left_out, y, _log_ratio(design, found.weights), head_prior)
     return replace(found, log_weights=log_weights, noise=torch.stack(head.noise(log_weights)))
@@ -194,7 +196,7 @@ def _judge(head: Regression, left_out: Moments, y: Tensor, log_ratio: Tensor, he
 
 @dataclass(frozen=True)
 class _Prior:
-    """A Gaussian over a and w: its mean (k,), precision (k, k), and log det of that."""
+    """A Gaussian over a and w: its mean (1 + k,) and precision (1 + k, 1 + k)."""
 
     mean: Tensor
     precision: Tensor
@@ -206,7 +208,7 @@ class _Prior:
 
     @classmethod
     def of_past(cls, mean: Tensor, covariance: Tensor) -> _Prior:
-        level = torch.full((1, 1), VAGUE, dtype=mean.dtype)
+        level = torch.full((1, 1), FIRM, dtype=mean.dtype)  # what is known of the level then is in the head's prior
         return cls(mean, torch.block_diag(level, torch.linalg.inv(covariance)))
 
 

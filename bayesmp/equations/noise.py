@@ -64,8 +64,10 @@ def noisy_slopes(gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tensor) ->
 
         L' = E[g],   L'' = E[g' + g^2] - E[g]^2   with   g' = u ((1 - u) (q - 1) - u q) / 2
     """
-    parts, shares = _part_vars(var, noise_var, spread)
-    share, score = 1.0 - var[..., None] / parts, gap.square()[..., None] / parts
+    ratios, shares = noise_mixture(spread)
+    own = noise_var[..., None] * ratios
+    parts = var[..., None] + own
+    share, score = own / parts, gap.square()[..., None] / parts
     each = torch.log(shares) - 0.5 * (score + torch.log(2.0 * math.pi * parts))
     total = torch.logsumexp(each, -1)
     weights = torch.exp(each - total[..., None])
