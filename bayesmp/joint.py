@@ -137,7 +137,9 @@ def noise_at_inputs(network: Network, found: Refreshed, head_prior: Tensor) -> V
     hidden = torch.cat([network.linearised.last_inputs(part.to(network.device)) for part in parts])
     past = None if network.yesterday is None else network.yesterday.learned.varying_noise
     with few_threads(torch.device("cpu"), n_products=0):
-        return learn_varying_noise(network.head, hidden, left_out, y, head_prior, past=past).to(network.device)
+        return learn_varying_noise(network.head, hidden, found.outputs, left_out, y, head_prior, past=past).to(
+            network.device
+        )
 
 
 def _certain(head: Head, constant: float, like: Tensor) -> Tensor:

@@ -94,6 +94,7 @@ class VaryingNoise:
 def learn_varying_noise(
     head: Regression,
     hidden: Tensor,
+    mean: Tensor,
     left_out: Moments,
     y: Tensor,
     head_prior: Tensor,
@@ -106,15 +107,16 @@ def learn_varying_noise(
     Args:
         head: of the network, one that learns noise with tails.
         hidden: inputs of the last weights at the training data, (n, h).
+        mean: of the outputs there, (n, o). Not without the example: where inputs differ little, those tell its target.
         left_out: outputs as they would be had each example not been seen, (n, o).
         y: targets, (n, o).
         head_prior: log-prior over the head's grid; where there is a past, that knows better.
         past: what was known before these data.
     """
-    hidden, y, head_prior = (part.cpu().double() for part in (hidden, y, head_prior))
+    hidden, mean, y, head_prior = (part.cpu().double() for part in (hidden, mean, y, head_prior))
     left_out = left_out.map(lambda part: part.cpu().double())
-    found = _knowing_nothing(hidden, left_out.mean, head_prior, settings) if past is None else past.to(y.device)
-    phi = found.features(hidden, left_out.mean)
+    found = _knowing_nothing(hidden, mean, head_prior, settings) if past is None else past.to(y.device)
+    phi = found.features(hidden, mean)
     design = torch.cat([torch.ones_like(phi[..., :1]), phi], 2)
     if past is None:
         priors = [[_Prior.of_span(span, phi.shape[2]) for span in settings.noise_spans]] * y.shape[1]

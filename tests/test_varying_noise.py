@@ -91,7 +91,9 @@ def test_a_fit_is_the_same_every_time_and_levels_are_those_of_the_data():
     x, y = (torch.as_tensor(part) for part in line(200, growing))
     mean = (x @ torch.tensor([0.8, -0.5, 0.3], dtype=x.dtype))[:, None]
     head, left_out = bmp.Regression("learn"), Moments(mean, torch.full_like(mean, 1e-4))
-    first, second = (learn_varying_noise(head, x, left_out, y[:, None], head.prior_log_weights()) for _ in range(2))
+    first, second = (
+        learn_varying_noise(head, x, mean, left_out, y[:, None], head.prior_log_weights()) for _ in range(2)
+    )
     for name, part in first.state().items():
         assert torch.equal(part, second.state()[name])
     log_ratio = first.log_ratio(x, mean).mean
@@ -107,7 +109,7 @@ def test_wide_layers_are_asked_along_their_principal_directions():
     hidden[:, 7] = 3.0  # or of nothing
     y = torch.as_tensor(np.exp(0.7 * shared) * rng.normal(size=(300, 1)))
     head, left_out = bmp.Regression("learn"), Moments(torch.zeros_like(y), torch.full_like(y, 1e-3))
-    found = learn_varying_noise(head, hidden, left_out, y, head.prior_log_weights())
+    found = learn_varying_noise(head, hidden, left_out.mean, left_out, y, head.prior_log_weights())
     assert found.directions.shape == (200, 64)
     log_ratio = found.log_ratio(hidden, torch.zeros_like(y)).mean[:, 0]
     assert np.corrcoef(log_ratio, shared[:, 0])[0, 1] > 0.95 and float(log_ratio.std()) == pytest.approx(1.4, abs=0.3)
@@ -141,6 +143,16 @@ def test_where_noise_is_the_same_nothing_is_lost(n, lost):
     assert np.mean(gains) > -lost
     if n == 400:
         assert float((varying.aleatoric_var.sqrt() / 0.3 - 1.0).abs().mean()) < 0.06
+
+
+def test_inputs_that_tell_nothing_tell_nothing_of_the_noise():
+    """The mean of all other targets tells the one that is left out. As something that the noise may depend on, it told
+    its size, too, and half of the noise was left.
+    """
+    targets = np.random.default_rng(1).normal(size=40)
+    found = fitted(np.zeros((40, 3)), targets, layers=[bmp.Linear(3, 4), bmp.LeakyReLU(), bmp.Linear(4, 1)], epochs=60)
+    prediction = found.predict(np.zeros((1, 3)))
+    assert float(prediction.std) == pytest.approx(targets.std(), rel=0.15)
 
 
 def test_noise_that_is_given_or_gaussian_is_the_same_everywhere():
