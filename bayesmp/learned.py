@@ -22,20 +22,20 @@ class Learned:
     Attributes:
         marginal: of all weights, flat.
         head_log_weights: what is believed about the head's constant, over its grid.
-        varying_noise: how the noise depends on the input; None where it is the same everywhere.
         sum_share: per layer, how much of the variance of its sums is left (schedules/metric.py).
         regime: how sweeps are done.
         belief: the joint belief about all weights, None before the first training.
+        varying_noise: how the noise depends on the input; None where it is the same everywhere.
         flat_targets: whether targets came as (n,), not (n, 1).
         told: the run's history and moments of its data, for `diagnose`; files do not hold it.
     """
 
     marginal: Gaussian
     head_log_weights: Tensor
-    varying_noise: VaryingNoise | None
     sum_share: Tensor
     regime: Regime
     belief: Belief | None
+    varying_noise: VaryingNoise | None
     flat_targets: bool
     told: Told | None
 

@@ -121,9 +121,9 @@ class Network(NetworkBeliefs[P]):
                 network that was never trained has no joint belief.
 
         Returns:
-            RegressionPrediction (.mean .epistemic_var .noise_var .noise_spread .var .std .interval .quantile .cdf
-            .log_prob .sample), of shape (n,) if the targets in training were; or ClassPrediction (.probs .label
-            .entropy .epistemic .aleatoric .log_prob .sample); on the network's device.
+            RegressionPrediction (.mean .epistemic_var .aleatoric_var .var .std .interval .quantile .cdf .log_prob
+            .sample, and of all rows together .noise_var .noise_spread), of shape (n,) if the targets in training were;
+            or ClassPrediction (.probs .label .entropy .epistemic .aleatoric .log_prob .sample); on its device.
         """
         x = checks.check_inputs(x, self.input_shape, self.dtype)
         if batch_size is not None:

@@ -116,10 +116,10 @@ def _past_from_file(network: Network, file: persistence.SavedFile) -> Learned:
     return Learned(
         marginal=Gaussian(tensors["marginal.tau"], tensors["marginal.rho"]),
         head_log_weights=tensors["head_log_weights"],
-        varying_noise=_varying_noise_from_file(network, file, "past.", found),
         sum_share=tensors["sum_share"],
         regime=Regime(**found["regime"]),
         belief=_belief_from_file(network, file, "past.belief.", found["belief"]),
+        varying_noise=_varying_noise_from_file(network, file, "past.", found),
         flat_targets=found["flat_targets"],
         told=None,
     )

@@ -327,7 +327,7 @@ class Run:
         self._changed_at = self._refreshed_at = self.n_epochs
         self._influence = None
         if self._has_begun and self._silent.issuperset(self.batch_ids):
-            self.network.belief = None  # nothing that is left has been heard
+            self.network.belief = self.network.varying_noise = None  # nothing that is left has been heard
         elif self.network.has_belief and not is_silent:
             self._believe_later()
 

@@ -139,7 +139,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return Posed(head, targets, y.shape[1], scaling)
 
     def _tell_unequal_noise(self) -> None:
-        """Warn if residuals show that one noise for all targets makes some intervals too narrow and others too wide."""
+        """Warn if residuals show that training, with one noise for all targets, fits some too closely."""
         assert self._x is not None and self._y is not None
         x, y = self._x[:JUDGED_ROWS], self._y[:JUDGED_ROWS]
         varies = np.ptp(y, axis=0) > 1e-12 * np.abs(y).max(0)
