@@ -4,7 +4,7 @@ r"""Noise that depends on the input: how much larger or smaller than on average 
 
 phi is what the network has at every x: the inputs of its last weights (many of them along their principal directions
 alone), and the mean of the output with its square. Both parts count the same: over the training data w . phi has a
-prior variance of span^2.
+prior variance of span^2, or less where outputs tell targets that were learned by heart.
 
 The targets are judged at outputs that have not seen them, with the density that predictions have, Gaussians of
 log-normal variance around an uncertain output (equations/noise.py). For each of some spans Newton's method finds w, and
@@ -46,6 +46,7 @@ class VaryingNoise:
         centre, gain: mean, and one over the std, of the inputs of the last weights, (h,); 0 for units that do not vary.
         directions: what is asked of them, (h, d).
         own_centre, own_gain: mean, and one over the std, of each output's mean and its square, (o, 2).
+        trust: what the two parts of phi are multiplied with, (o, 2); 0 for those that tell targets.
         weights: means of a and w for each output, (o, 1 + d + 2).
         covariance: of w, (o, d + 2, d + 2).
         log_weights: what is believed about noise_var and tails beside them, over the head's grid.
@@ -57,6 +58,7 @@ class VaryingNoise:
     directions: Tensor
     own_centre: Tensor
     own_gain: Tensor
+    trust: Tensor
     weights: Tensor
     covariance: Tensor
     log_weights: Tensor
@@ -73,7 +75,7 @@ class VaryingNoise:
         shared = ((hidden.to(self.centre) - self.centre) * self.gain).clamp(-MAX_SCORE, MAX_SCORE) @ self.directions
         own = (_powers(mean.to(self.centre)) - self.own_centre) * self.own_gain
         own = 0.5 * own.clamp(-MAX_SCORE, MAX_SCORE)  # half of a variance of one, in two parts
-        return torch.cat([shared[:, None].expand(-1, own.shape[1], -1), own], 2)
+        return torch.cat([shared[:, None] * self.trust[:, :1], own * self.trust[:, 1:]], 2)
 
     def around(self, prediction: RegressionPrediction, hidden: Tensor) -> RegressionPrediction:
         """A prediction (b, o) with the noise that its rows have."""
@@ -115,7 +117,7 @@ def learn_varying_noise(
     """
     hidden, mean, y, head_prior = (part.cpu().double() for part in (hidden, mean, y, head_prior))
     left_out = left_out.map(lambda part: part.cpu().double())
-    found = _knowing_nothing(hidden, mean, head_prior, settings) if past is None else past.to(y.device)
+    found = _knowing_nothing(hidden, mean, left_out.mean, head_prior, settings) if past is None else past.to(y.device)
     phi = found.features(hidden, mean)
     design = torch.cat([torch.ones_like(phi[..., :1]), phi], 2)
     if past is None:
@@ -145,7 +147,9 @@ def learn_varying_noise(
     return replace(found, log_weights=log_weights, noise=torch.stack(head.noise(log_weights)))
 
 
-def _knowing_nothing(hidden: Tensor, mean: Tensor, head_prior: Tensor, settings: Settings) -> VaryingNoise:
+def _knowing_nothing(
+    hidden: Tensor, mean: Tensor, left_out: Tensor, head_prior: Tensor, settings: Settings
+) -> VaryingNoise:
     """phi as these data have it, with the same noise everywhere."""
     centre, gain = _standard(hidden)
     n_units, n_outputs = hidden.shape[1], mean.shape[1]
@@ -159,11 +163,23 @@ def _knowing_nothing(hidden: Tensor, mean: Tensor, head_prior: Tensor, settings:
         gain,
         directions / math.sqrt(2.0 * n_units),  # half of a variance of one, over all units
         *_standard(_powers(mean)),
+        trust=_trust(mean, left_out, settings),
         weights=torch.zeros(n_outputs, 1 + size, dtype=hidden.dtype),
         covariance=torch.zeros(n_outputs, size, size, dtype=hidden.dtype),
         log_weights=head_prior,
         noise=torch.zeros(2, dtype=hidden.dtype),
     )
+
+
+def _trust(mean: Tensor, left_out: Tensor, settings: Settings) -> Tensor:
+    """How far the two parts of phi are about x, (o, 2), and not about the target of the very row.
+
+    A network that learns targets by heart has them in its outputs, and so in what these are made of: sizes of targets
+    then seem to depend on x. How much the outputs change without the row, next to how much they vary, tells.
+    """
+    own_pull = (mean - left_out).square().mean(0).sqrt() / mean.std(0, correction=0).clamp_min(LEAST_STD)
+    ramps = [(end - own_pull) / (end - start) for start, end in settings.noise_own_pulls]
+    return torch.stack(ramps, 1).clamp(0.0, 1.0)
 
 
 def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
