@@ -156,8 +156,8 @@ def test_inputs_that_tell_nothing_tell_nothing_of_the_noise():
 
 
 def test_targets_learned_by_heart_tell_nothing_of_the_noise():
-    """With more columns than rows an output is mostly its own target, and what is left out of it has that size: taken for
-    noise that depends on the output, it cost .2 nats, because outputs at new rows are small.
+    """With more columns than rows an output is mostly its own target, and misses it by its size when that is left out.
+    Taken for noise that depends on the output, that cost .2 nats, because outputs at new rows are small.
     """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1150, 400))
