@@ -22,7 +22,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh
+from bayesmp.arithmetic import SMALL_PASS, eigh, few_threads
 from bayesmp.belief import Belief, Bent
 from bayesmp.gaussian import Gaussian
 from bayesmp.layers.linear import all_dense
@@ -55,7 +55,8 @@ def bend(network: Network, belief: Belief, x: Tensor, y: Tensor, *, settings: Se
     drawn = [size * network.flat.from_matrices(belief.sample(generator)) for _ in range(settings.bend_draws // 2)]
     changes = [sign * change for change in drawn for sign in (1.0, -1.0)]
     stds = torch.cat([var.double().sqrt().flatten() for var in belief.prior_vars])
-    values, vectors = eigh(curvature(network, rows, len(x) / len(chosen) * rho.double(), changes, stds))
+    with few_threads(network.device, n_products=settings.bend_rows * network.n_weights**2, small=SMALL_PASS):
+        values, vectors = eigh(curvature(network, rows, len(x) / len(chosen) * rho.double(), changes, stds))
     kept = values > NEGLIGIBLE
     if not bool(kept.any()):
         return belief

@@ -106,22 +106,31 @@ def influence_of(
     head, log_weights = network.head, network.head_log_weights
     if can_leave_each_out(network, x, settings=settings):
         each = leave_each_out(network, belief, x, y, log_weights, settings=settings)
-        nll = head.nll(each.outputs, y, log_weights)
+        nll = _surprise(network, x, each.outputs, y)
         distance, loo_nll, leverage = torch.stack([each.taken.distance, nll, each.taken.leverage])[
             :, rows.to(y.device)
         ].cpu()
         return distance, loo_nll, leverage
     share, limit = _share(network, belief, x, y, settings), settings.max_leverage[0 if belief.is_exact else 1]
     found = []
-    for targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
+    for inputs, targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
         taken = take_out(head, mean, share * covariance, noise, targets, log_weights, limit=limit)
         left = outputs_without(mean, taken, turning=turning_of(network, settings))
         if not bool(noise.any()):
             left = Moments(left.mean, left.var / share)
-        nll = head.nll(left, targets, log_weights)
+        nll = _surprise(network, inputs, left, targets)
         found.append(torch.stack([taken.distance, nll, taken.leverage]).cpu())
     distance, loo_nll, leverage = torch.cat(found, 1) if found else torch.zeros(3, 0)
     return distance, loo_nll, leverage
+
+
+def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> Tensor:
+    """-log p of the targets, given outputs that have not seen them, (b,); with the noise that there is at x."""
+    if network.varying_noise is None:
+        return network.head.nll(outputs, y, network.head_log_weights)
+    parts = zip(*(part.split(network.rows_at_once(1)) for part in (x, outputs.mean, outputs.var, y)), strict=True)
+    found = [network.prediction_of(rows, Moments(mean, var)).log_prob(targets) for rows, mean, var, targets in parts]
+    return -torch.cat(found).mean(1)
 
 
 def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Settings) -> float:
@@ -130,7 +139,7 @@ def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Set
         return 1.0
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: settings.judged_examples]
     leverage = 0.0
-    for targets, mean, covariance, _ in _outputs(network, belief, x, y, rows):
+    for _, targets, mean, covariance, _ in _outputs(network, belief, x, y, rows):
         var = covariance.diagonal(dim1=1, dim2=2)
         leverage += float(
             (var * network.head.to_latent(Moments(mean, var), targets, network.head_log_weights).rho).sum()
@@ -140,9 +149,9 @@ def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Set
 
 def _outputs(
     network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Targets, means and covariances of the outputs, and what sweeps take for noise in them, in slices."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Inputs, targets, means and covariances of the outputs, and what sweeps take for noise in them, in slices."""
     for part in rows.split(network.rows_at_once(network.n_outputs)):
         inputs = x[part.to(x.device)].to(network.device)
         m_out, gradients, noise = network.gradients_and_noise(inputs)
-        yield y[part.to(y.device)], m_out.mean, belief.covariance(gradients).to(m_out.mean), noise
+        yield inputs, y[part.to(y.device)], m_out.mean, belief.covariance(gradients).to(m_out.mean), noise

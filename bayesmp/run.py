@@ -22,7 +22,7 @@ from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of
-from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
+from bayesmp.joint import Refreshed, memory_plan, noise_at_inputs, products_per_pass, refresh
 from bayesmp.network import Network
 from bayesmp.schedules import Kept, make_schedule
 from bayesmp.settings import SETTINGS
@@ -204,10 +204,10 @@ class Run:
             if head.judges_labels:  # the belief was made with these
                 total[head.heard] = network.head_log_weights[head.heard]
             network.head_log_weights = total
+            if head.varies:
+                network.varying_noise = noise_at_inputs(network, found, schedule.head_prior)
         if can_bend(network, found.belief):
-            n_products = SETTINGS.bend_rows * network.n_weights**2
-            with few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-                network.belief = bend(network, found.belief, *self._heard())
+            network.belief = bend(network, found.belief, *self._heard())
         return found
 
     def _believe_later(self) -> None:
@@ -330,7 +330,7 @@ class Run:
         self._changed_at = self._refreshed_at = self.n_epochs
         self._influence = None
         if self._has_begun and self._silent.issuperset(self.batch_ids):
-            self.network.belief = None  # nothing that is left has been heard
+            self.network.belief = self.network.varying_noise = None  # nothing that is left has been heard
         elif self.network.has_belief and not is_silent:
             self._believe_later()
 

@@ -38,6 +38,12 @@ class Settings:
         final_examples: examples that the refresh at the end of a run looks at, at most.
         judged_examples: examples whose leave-one-out outputs are computed in a refresh, at most.
         noise_rounds: how often a refresh goes between the noise and the belief that follows from it, at most.
+        varying_rounds: how often it goes between the noise of all and how it depends on the input (varying_noise.py).
+        noise_spans: prior stds, over the training data, of the logarithm of the noise's variance as it depends on them.
+        noise_own_pulls: how much outputs may change without their row, next to how much they vary, for noise to depend
+            on the inputs of the last weights, and on the output's mean: fully up to the first number, not at all from
+            the second on.
+        noise_directions: directions of the inputs of the last weights that it may depend on, at most.
         rest_gain: nats by which the leave-one-out score must improve between two refreshes to count as progress.
         rest_refreshes: refreshes without progress after which training is at rest.
         rest_visits: visits before which it is not.
@@ -84,6 +90,10 @@ class Settings:
     final_examples: int = 20_000
     judged_examples: int = 5_000
     noise_rounds: int = 12
+    varying_rounds: int = 2
+    noise_spans: tuple[float, ...] = (0.01, 0.1, 0.2, 0.4, 0.8, 1.6)
+    noise_own_pulls: tuple[tuple[float, float], tuple[float, float]] = ((0.5, 1.0), (0.1, 0.25))
+    noise_directions: int = 64
     rest_gain: float = 0.02
     rest_refreshes: int = 3
     rest_visits: int = 250

@@ -25,6 +25,7 @@ LINE = [
     {"network_beliefs"},
     {"yesterday"},
     {"learned", "linearised", "structure"},
+    {"varying_noise"},
     {"flat_weights", "diagnosis"},
     {"graph", "belief", "shapes"},
     {"heads"},
