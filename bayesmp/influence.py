@@ -108,7 +108,7 @@ def influence_of(
     """
     nlls, rest = [], []
     for left in _left_out(network, belief, x, y, rows, settings):
-        nlls.append(network.head.nll(left.outputs, left.y, network.head_log_weights).cpu())
+        nlls.append(_surprise(network, left.x, left.outputs, left.y).cpu())
         rest.append(torch.stack([left.distance, left.leverage]).cpu())
     if not rest:
         return torch.zeros(0), torch.zeros(0), torch.zeros(0)
@@ -125,14 +125,14 @@ def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *,
         x, y: all training data.
         rows: which of them, at least one.
     """
-    belief, head = network.belief, network.head
+    belief, known = network.belief, y if network.past is None else None
     assert belief is not None
-    head.know_targets(y if network.past is None else None, network.n_outputs)  # it may come from another process
+    network.head.know_targets(known, network.n_outputs)  # of all labels; it may come from another process
     n_products = network.n_outputs * belief.rank**2
     with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
         parts: list[Any] = [
-            head.predict(left.outputs, network.head_log_weights)
-            for left in _left_out(network, belief, x, y, rows, settings)
+            network.prediction_of(left.x, left.outputs)
+            for left in _left_out(network, belief.to_first_order, x, y, rows, settings)
         ]
     found: P = type(parts[0]).concatenate(parts)
     return found
@@ -140,8 +140,9 @@ def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *,
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """Some examples, each left out: their targets, outputs without them, and as in `Influence`."""
+    """Some examples, each left out: inputs and targets, outputs without them, and as in `Influence`."""
 
+    x: Tensor
     y: Tensor
     outputs: Moments
     distance: Tensor
@@ -159,15 +160,24 @@ def _left_out(
         each = leave_each_out(network, belief, x, y, log_weights, settings=settings)
         at = rows.to(y.device)
         outputs = Moments(each.outputs.mean[at], each.outputs.var[at])
-        yield _LeftOut(y[at], outputs, each.taken.distance[at], each.taken.leverage[at])
+        yield _LeftOut(x[rows.to(x.device)], y[at], outputs, each.taken.distance[at], each.taken.leverage[at])
         return
     share, limit = _share(network, belief, x, y, settings), settings.max_leverage[0 if belief.is_exact else 1]
-    for targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
+    for inputs, targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
         taken = take_out(head, mean, share * covariance, noise, targets, log_weights, limit=limit)
         left = outputs_without(mean, taken, turning=turning_of(network, settings))
         if not bool(noise.any()):
             left = Moments(left.mean, left.var / share)
-        yield _LeftOut(targets, left, taken.distance, taken.leverage)
+        yield _LeftOut(inputs, targets, left, taken.distance, taken.leverage)
+
+
+def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> Tensor:
+    """-log p of the targets, given outputs that have not seen them, (b,); with the noise that there is at x."""
+    if network.varying_noise is None:
+        return network.head.nll(outputs, y, network.head_log_weights)
+    parts = zip(*(part.split(network.rows_at_once(1)) for part in (x, outputs.mean, outputs.var, y)), strict=True)
+    found = [network.prediction_of(rows, Moments(mean, var)).log_prob(targets) for rows, mean, var, targets in parts]
+    return -torch.cat(found).mean(1)
 
 
 def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Settings) -> float:
@@ -176,7 +186,7 @@ def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Set
         return 1.0
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: settings.judged_examples]
     leverage = 0.0
-    for targets, mean, covariance, _ in _outputs(network, belief, x, y, rows):
+    for _, targets, mean, covariance, _ in _outputs(network, belief, x, y, rows):
         var = covariance.diagonal(dim1=1, dim2=2)
         leverage += float(
             (var * network.head.to_latent(Moments(mean, var), targets, network.head_log_weights).rho).sum()
@@ -186,9 +196,9 @@ def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Set
 
 def _outputs(
     network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Targets, means and covariances of the outputs, and what sweeps take for noise in them, in slices."""
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Inputs, targets, means and covariances of the outputs, and what sweeps take for noise in them, in slices."""
     for part in rows.split(network.rows_at_once(network.n_outputs)):
         inputs = x[part.to(x.device)].to(network.device)
         m_out, gradients, noise = network.gradients_and_noise(inputs)
-        yield y[part.to(y.device)], m_out.mean, belief.covariance(gradients).to(m_out.mean), noise
+        yield inputs, y[part.to(y.device)], m_out.mean, belief.covariance(gradients).to(m_out.mean), noise

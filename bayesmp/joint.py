@@ -10,14 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesmp.arithmetic import few_threads
 from bayesmp.belief import Belief, Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
 from bayesmp.gaussian import Moments
-from bayesmp.heads.base import Head
+from bayesmp.heads import Head, Regression
 from bayesmp.leave_one_out import leave_out
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
+from bayesmp.varying_noise import VaryingNoise, learn_varying_noise
 
 SAME_NOISE = 0.01  # change of the logarithm of the noise below which it fits the belief
 STORED_NUMBERS = 60_000_000  # features that are kept between the steps of a pass instead of computed again
@@ -33,6 +35,7 @@ class Refreshed:
         scores: leave-one-out means over the examples: "nll", and "rmse" or "error" (share of wrong classes).
         outputs: means of the outputs of the examples that were judged, to see whether they still move.
         n_clipped: examples that hold more of their own outputs than a belief that contains them allows.
+        judged: inputs and targets of the examples that were judged, and their outputs without them.
     """
 
     evidence: Evidence
@@ -40,6 +43,7 @@ class Refreshed:
     scores: dict[str, float]
     outputs: Tensor
     n_clipped: int
+    judged: tuple[Tensor, Tensor, Moments]
 
     @property
     def belief(self) -> Belief:
@@ -120,7 +124,22 @@ def refresh(
     if head.has_noise and weight == 1.0 and can_leave_each_out(network, x, settings=settings):
         left_out = leave_each_out(network, found.evidence.belief, x, y, asked, settings=settings).outputs
     scores = _scores(head, left_out, found.y, log_weights)
-    return Refreshed(found.evidence, constant, scores, found.mean, found.n_clipped)
+    judged = x_seen[: found.n_judged], found.y, found.left_out
+    return Refreshed(found.evidence, constant, scores, found.mean, found.n_clipped, judged)
+
+
+@torch.no_grad()
+def noise_at_inputs(network: Network, found: Refreshed, head_prior: Tensor) -> VaryingNoise:
+    """How the noise of a regression depends on the input, from what a pass found."""
+    assert isinstance(network.head, Regression)
+    x, y, left_out = found.judged
+    parts = x.split(network.rows_at_once(1))
+    hidden = torch.cat([network.linearised.last_inputs(part.to(network.device)) for part in parts])
+    past = None if network.yesterday is None else network.yesterday.learned.varying_noise
+    with few_threads(torch.device("cpu"), n_products=0):
+        return learn_varying_noise(network.head, hidden, found.outputs, left_out, y, head_prior, past=past).to(
+            network.device
+        )
 
 
 def _certain(head: Head, constant: float, like: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from bayesmp.belief import Belief
 from bayesmp.diagnosis import Told
 from bayesmp.gaussian import Gaussian
 from bayesmp.regime import Regime
+from bayesmp.varying_noise import VaryingNoise
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class Learned:
         sum_share: per layer, how much of the variance of its sums is left (schedules/metric.py).
         regime: how sweeps are done.
         belief: the joint belief about all weights, None before the first training.
+        varying_noise: how the noise depends on the input; None where it is the same everywhere.
         flat_targets: whether targets came as (n,), not (n, 1).
         told: the run's history and moments of its data, for `diagnose`; files do not hold it.
     """
@@ -33,6 +35,7 @@ class Learned:
     sum_share: Tensor
     regime: Regime
     belief: Belief | None
+    varying_noise: VaryingNoise | None
     flat_targets: bool
     told: Told | None
 
@@ -43,10 +46,14 @@ class Learned:
     def to(self, device: torch.device, dtype: torch.dtype) -> Learned:
         """A copy on another device, in another precision."""
         moved = self._with(lambda part: part.to(device=device, dtype=dtype, copy=True))
-        return replace(moved, belief=None if self.belief is None else self.belief.to(device, dtype))
+        return replace(
+            moved,
+            belief=None if self.belief is None else self.belief.to(device, dtype),
+            varying_noise=None if self.varying_noise is None else self.varying_noise.to(device),
+        )
 
     def _with(self, change: Any) -> Learned:
-        """All but the belief, which is never changed in place, changed by a function of tensors."""
+        """All but belief and varying noise, which are never changed in place, changed by a function of tensors."""
         return replace(
             self,
             marginal=self.marginal.map(change),
@@ -60,17 +67,20 @@ class Learned:
             "belief": None if self.belief is None else self.belief.description(),
             "regime": self.regime.to_json(),
             "flat_targets": self.flat_targets,
+            "varying_noise": self.varying_noise is not None,
         }
 
     def state(self) -> dict[str, Tensor]:
         """The tensors to save."""
         parts = {} if self.belief is None else {f"belief.{name}": part for name, part in self.belief.state().items()}
+        noise = {} if self.varying_noise is None else self.varying_noise.state()
         return {
             "marginal.tau": self.marginal.tau,
             "marginal.rho": self.marginal.rho,
             "sum_share": self.sum_share,
             "head_log_weights": self.head_log_weights,
             **parts,
+            **{f"varying_noise.{name}": part for name, part in noise.items()},
         }
 
 

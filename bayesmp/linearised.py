@@ -76,6 +76,14 @@ class Linearised:
             noise = self.graph.output_noise(trace)
         return trace.outputs, found[::-1], noise
 
+    def last_inputs(self, x: Tensor) -> Tensor:
+        """Mean inputs of the last layer with weights, (b, h)."""
+        (edge,) = self.graph.weight_nodes[-1].inputs
+        if edge == 0:
+            return x.flatten(1)
+        found = self.graph.sweep_out(x, self.weights, self.regime).locals[edge - 1].m_out
+        return (found if isinstance(found, Tensor) else found.mean).flatten(1)
+
     def mixed_gradients(self, points: Points) -> tuple[Tensor, list[Gradient]]:
         """One mixture of the outputs at each point, (m,), and its slopes in each layer's weights, (1, m, ...)."""
         size = self.rows_at_once(2)

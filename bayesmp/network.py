@@ -121,9 +121,9 @@ class Network(NetworkBeliefs[P]):
                 network that was never trained has no joint belief.
 
         Returns:
-            RegressionPrediction (.mean .epistemic_var .noise_var .noise_spread .var .std .interval .quantile .cdf
-            .log_prob .sample), of shape (n,) if the targets in training were; or ClassPrediction (.probs .label
-            .entropy .epistemic .aleatoric .log_prob .sample); on the network's device.
+            RegressionPrediction (.mean .epistemic_var .aleatoric_var .var .std .interval .quantile .cdf .log_prob
+            .sample, and of all rows together .noise_var .noise_spread), of shape (n,) if the targets in training were;
+            or ClassPrediction (.probs .label .entropy .epistemic .aleatoric .log_prob .sample); on its device.
         """
         x = checks.check_inputs(x, self.input_shape, self.dtype)
         if batch_size is not None:
@@ -132,14 +132,21 @@ class Network(NetworkBeliefs[P]):
         if belief is not None:
             n_products = max(n_products, self.n_outputs * belief.rank**2)  # the largest product for one example
         with few_threads(self.device, n_products=n_products * len(x)):
-            parts = [
-                self.head.predict(m_out, self.head_log_weights, covariance)
-                for m_out, covariance in self.linearised.output_beliefs(x, belief, batch_size)
-            ]
+            parts, end = [], 0
+            for m_out, covariance in self.linearised.output_beliefs(x, belief, batch_size):
+                rows, end = x[end : end + len(m_out.mean)], end + len(m_out.mean)
+                parts.append(self.prediction_of(rows, m_out, covariance))
         found: Any = type(parts[0]).concatenate(parts)  # type: ignore[attr-defined]
         return found.flat() if self.flat_targets else found
 
     __call__ = predict
+
+    def prediction_of(self, x: Tensor, m_out: Moments, covariance: Tensor | None = None) -> P:
+        """The prediction at x, (b, *input_shape), from moments of the outputs there (b, o), and their covariances."""
+        found: Any = self.head.predict(m_out, self.head_log_weights, covariance)
+        if self.varying_noise is not None:
+            found = self.varying_noise.around(found, self.linearised.last_inputs(x.to(m_out.mean)))
+        return found
 
     @torch.no_grad()
     def sample_functions(self, x: Any, n: int = 1, *, seed: int = 0) -> Tensor:

@@ -22,6 +22,7 @@ from bayesmp.linearised import Linearised
 from bayesmp.priors import RULES
 from bayesmp.regime import MOMENTS
 from bayesmp.structure import Structure
+from bayesmp.varying_noise import VaryingNoise
 from bayesmp.yesterday import Yesterday, check_belief
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class NetworkBeliefs(Structure[P]):
         self.regime = MOMENTS
         self._renew_belief: Callable[[], None] | None = None
         self.belief = None
+        self.varying_noise: VaryingNoise | None = None
         self.flat_targets = False
         self.told: Told | None = None
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
@@ -190,6 +192,7 @@ class NetworkBeliefs(Structure[P]):
         self.sum_share = torch.ones_like(self.sum_share)
         self.regime = MOMENTS
         self.belief = None
+        self.varying_noise = None
         self.flat_targets = False
         self.told = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from bayesmp.learned import LEARNED, Learned
 from bayesmp.network import Network
 from bayesmp.regime import Regime
 from bayesmp.structure import HEADS, LAYERS
+from bayesmp.varying_noise import VaryingNoise
 
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
 PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
@@ -84,10 +86,13 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
 
 
 def _head_of_its_time(described: dict[str, Any]) -> dict[str, Any]:
-    """The head as this version describes it: files from before there were tails have Gaussian noise."""
-    if described["type"] == "Regression" and "tails" not in described["args"]:
-        return {**described, "args": {**described["args"], "tails": "gaussian"}}
-    return described
+    """The head as this version describes it: files from before there were tails have Gaussian noise; whether noise may
+    depend on the input, older ones do not say, and training never heard of it.
+    """
+    if described["type"] != "Regression":
+        return described
+    args = {"tails": "gaussian", **described["args"]}
+    return {**described, "args": {"varies": args["tails"] == "learn", **args}}
 
 
 def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
@@ -98,6 +103,7 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     network.belief = None if found["belief"] is None else _belief_from_file(network, file, "belief.", found["belief"])
     if network.yesterday is not None and found["past"]["is_all"]:
         network.belief = network.yesterday.learned.belief
+    network.varying_noise = _varying_noise_from_file(network, file, "", found)
     network.regime = Regime(**found["regime"])
     network.flat_targets = found.get("flat_targets", False)
     network.renew_past()
@@ -113,9 +119,20 @@ def _past_from_file(network: Network, file: persistence.SavedFile) -> Learned:
         sum_share=tensors["sum_share"],
         regime=Regime(**found["regime"]),
         belief=_belief_from_file(network, file, "past.belief.", found["belief"]),
+        varying_noise=_varying_noise_from_file(network, file, "past.", found),
         flat_targets=found["flat_targets"],
         told=None,
     )
+
+
+def _varying_noise_from_file(
+    network: Network, file: persistence.SavedFile, prefix: str, found: dict[str, Any]
+) -> VaryingNoise | None:
+    if not found.get("varying_noise", False):  # as in all files from before there was any
+        return None
+    names = [part.name for part in fields(VaryingNoise)]
+    parts = {name: file.tensor(f"{prefix}varying_noise.{name}").clone() for name in names}
+    return VaryingNoise(**parts).to(network.device)
 
 
 def _belief_from_file(

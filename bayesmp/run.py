@@ -17,11 +17,12 @@ from torch import Tensor
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import Belief
+from bayesmp.bending import bend, can_bend
 from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of
-from bayesmp.joint import Refreshed, memory_plan, products_per_pass, refresh
+from bayesmp.joint import Refreshed, memory_plan, noise_at_inputs, products_per_pass, refresh
 from bayesmp.network import Network
 from bayesmp.schedules import Kept, make_schedule
 from bayesmp.settings import SETTINGS
@@ -203,6 +204,10 @@ class Run:
             if head.judges_labels:  # the belief was made with these
                 total[head.heard] = network.head_log_weights[head.heard]
             network.head_log_weights = total
+            if head.varies:
+                network.varying_noise = noise_at_inputs(network, found, schedule.head_prior)
+        if can_bend(network, found.belief):
+            network.belief = bend(network, found.belief, *self._heard())
         return found
 
     def _believe_later(self) -> None:
@@ -258,7 +263,7 @@ class Run:
             raise ValueError(f"influence is judged by the joint belief, and this run has none: {why}")
         n_products = network.n_outputs * belief.rank**2
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-            distance, loo_nll, leverage = influence_of(network, belief, self.x, self.y, rows)
+            distance, loo_nll, leverage = influence_of(network, belief.to_first_order, self.x, self.y, rows)
         is_silent = torch.isin(self.ids, torch.tensor(sorted(self._mended), dtype=torch.int64))
         for batch, part in zip(self.batch_ids, self.members, strict=True):
             is_silent[part.cpu()] |= batch in self._silent
@@ -325,7 +330,7 @@ class Run:
         self._changed_at = self._refreshed_at = self.n_epochs
         self._influence = None
         if self._has_begun and self._silent.issuperset(self.batch_ids):
-            self.network.belief = None  # nothing that is left has been heard
+            self.network.belief = self.network.varying_noise = None  # nothing that is left has been heard
         elif self.network.has_belief and not is_silent:
             self._believe_later()
 

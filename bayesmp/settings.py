@@ -38,6 +38,12 @@ class Settings:
         final_examples: examples that the refresh at the end of a run looks at, at most.
         judged_examples: examples whose leave-one-out outputs are computed in a refresh, at most.
         noise_rounds: how often a refresh goes between the noise and the belief that follows from it, at most.
+        varying_rounds: how often it goes between the noise of all and how it depends on the input (varying_noise.py).
+        noise_spans: prior stds, over the training data, of the logarithm of the noise's variance as it depends on them.
+        noise_own_pulls: how much outputs may change without their row, next to how much they vary, for noise to depend
+            on the inputs of the last weights, and on the output's mean: fully up to the first number, not at all from
+            the second on.
+        noise_directions: directions of the inputs of the last weights that it may depend on, at most.
         rest_gain: nats by which the leave-one-out score must improve between two refreshes to count as progress.
         rest_refreshes: refreshes without progress after which training is at rest.
         rest_visits: visits before which it is not.
@@ -47,6 +53,10 @@ class Settings:
         balance_tolerance: share of what is found that a further one must add.
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
         leverage_groups: groups of examples whose leverages shall add up.
+        bend_draws: of a belief at which slopes are looked at, to see how they turn (bending.py).
+        bend_share: of its variance that these draws have.
+        bend_rows: outputs of training examples whose slopes these are, at most.
+        bend_weights: of a network in which this is done, at most.
         calm_epochs: so many epochs before its limit, at most, a run may end, with one not worse than their median.
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
             network would be another one; for noise and scores of regressions with hidden layers.
@@ -80,6 +90,10 @@ class Settings:
     final_examples: int = 20_000
     judged_examples: int = 5_000
     noise_rounds: int = 12
+    varying_rounds: int = 2
+    noise_spans: tuple[float, ...] = (0.01, 0.1, 0.2, 0.4, 0.8, 1.6)
+    noise_own_pulls: tuple[tuple[float, float], tuple[float, float]] = ((0.5, 1.0), (0.1, 0.25))
+    noise_directions: int = 64
     rest_gain: float = 0.02
     rest_refreshes: int = 3
     rest_visits: int = 250
@@ -89,6 +103,10 @@ class Settings:
     balance_tolerance: float = 0.0005
     leverage_draws: int = 2
     leverage_groups: int = 8
+    bend_draws: int = 16
+    bend_share: float = 0.1
+    bend_rows: int = 256
+    bend_weights: int = 1536
     calm_epochs: int = 20
     turning: float = 0.4
     max_leverage: tuple[float, float] = (0.95, 0.5)

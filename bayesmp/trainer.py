@@ -138,7 +138,7 @@ class Trainer(Run):
         """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
         self._check_network(stacklevel=5)
         self.network.belief = None  # never one of other means, should the run be interrupted
-        self.network.told = None
+        self.network.varying_noise = self.network.told = None
         self.history.stopped = INTERRUPTED
         with fast_arithmetic(self.network.device):
             why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bayesmp.data import MissingDataError
 from benchmarks.tables import format_table
 from experiments import PLACES, find
-from experiments.base import Experiment, Options, Piece
+from experiments.base import Experiment, Options, Piece, Result
 from experiments.report import write_report
-from experiments.results import grouped, write_results
+from experiments.results import grouped, write_results, written
 from experiments.runner import Outcome, compute_missing
 from experiments.store import PieceStore
 
@@ -63,7 +63,9 @@ def _parser(experiment: Experiment) -> argparse.ArgumentParser:
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes, one thread each")
     parser.add_argument("--fresh", action="store_true", help="compute all pieces anew; default: those not there yet")
-    parser.add_argument("--draw", action="store_true", help="tables and pictures from the pieces there; no computing")
+    parser.add_argument(
+        "--draw", action="store_true", help="tables and pictures from the pieces and results there; no computing"
+    )
     parser.add_argument("--list", action="store_true", help="show the pieces and which are there; nothing else")
     parser.add_argument("--commit", help="of the code, to be written into the results; default: what git says")
     return parser
@@ -96,7 +98,8 @@ def _run(experiment: Experiment, arguments: argparse.Namespace) -> int:
     if not arguments.draw:
         print(f"{experiment.title}: {len(pieces)} pieces", flush=True)
         outcomes = compute_missing(experiment, pieces, store, options, jobs=arguments.jobs, commit=arguments.commit)
-    return _show(experiment, pieces, store, folder, outcomes, options)
+    kept = written(experiment, pieces, folder) if arguments.draw else {}
+    return _show(experiment, pieces, store, folder, outcomes, options, kept)
 
 
 def _show(
@@ -106,9 +109,10 @@ def _show(
     folder: Path,
     outcomes: Sequence[Outcome],
     options: Options,
+    kept: Mapping[str, Result],
 ) -> int:
-    """Write and print what the pieces say; 1 if any failed."""
-    loaded = [store.load(piece) for piece in pieces]
+    """Write and print what the pieces say, and where there is none what was written of it; 1 if any failed."""
+    loaded = [store.load(piece) or kept.get(piece.label) for piece in pieces]
     results = [result for result in loaded if result is not None]
     reasons = {outcome.label: outcome.why for outcome in outcomes if outcome.why}
     missing = {

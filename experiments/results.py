@@ -10,7 +10,7 @@ from typing import Any
 
 from bayesmp import plots
 from benchmarks.tables import format_table
-from experiments.base import Experiment, Picture, Result, Table
+from experiments.base import Experiment, Picture, Piece, Result, Table
 from experiments.store import write_whole
 
 VERSIONS = ("bayesmp", "torch", "numpy", "python")
@@ -40,8 +40,10 @@ def write_results(
     tables = experiment.summarise(results)
     pictures = draw_if_possible(experiment, results, folder)
     made = [result.made for result in results]
+    ways = [dict(each) for k, each in enumerate(made) if each not in made[:k]]
     content = {
         "experiment": experiment.name,
+        "version": experiment.version,
         "title": experiment.title,
         "about": experiment.about,
         "command": command,
@@ -54,14 +56,48 @@ def write_results(
         "missing": dict(missing),
         "tables": [{"title": table.title, "note": table.note, "rows": list(table.rows)} for table in tables],
         "pictures": [{"file": picture.file, "caption": picture.caption} for picture in pictures],
+        "made": ways,
         "pieces": [
-            {"label": result.piece.label, **result.piece.parameters, **result.numbers, "seconds": result.seconds}
+            {
+                "label": result.piece.label,
+                **result.piece.parameters,
+                **result.numbers,
+                "seconds": result.seconds,
+                "made": ways.index(dict(result.made)),
+                "arrays": sorted(result.arrays),
+            }
             for result in results
         ],
     }
     write_whole(folder / "results.json", json.dumps(content, indent=1) + "\n")
     write_whole(folder / "table.md", as_markdown(content))
     return tables
+
+
+def written(experiment: Experiment, pieces: Sequence[Piece], folder: Path) -> dict[str, Result]:
+    """Pieces of this plan that results.json in the folder holds whole, by label: all but those with arrays."""
+    try:
+        content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        ways, entries = content["made"], content["pieces"]
+    except (FileNotFoundError, KeyError):
+        return {}
+    if content.get("version") != experiment.version:
+        return {}
+    found = {}
+    for piece in pieces:
+        for entry in entries:
+            if entry["label"] != piece.label or entry.get("arrays", [""]):
+                continue
+            if all(entry.get(name) == value for name, value in _as_json(piece.parameters).items()):
+                own = {"label", "seconds", "made", "arrays", *piece.parameters}
+                numbers = {name: value for name, value in entry.items() if name not in own}
+                found[piece.label] = Result(piece, numbers, {}, entry["seconds"], ways[entry["made"]])
+    return found
+
+
+def _as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    back: dict[str, Any] = json.loads(json.dumps(dict(parameters)))
+    return back
 
 
 def draw_if_possible(experiment: Experiment, results: Sequence[Result], folder: Path) -> list[Picture]:

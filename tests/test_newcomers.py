@@ -106,8 +106,9 @@ def test_a_prediction_of_numbers_is_a_distribution(regression):
     network, x, y = regression
     prediction = network(x)
     z = torch.arange(-4.0, 5.0)
-    shares, ratios = torch.softmax(-0.5 * z.square(), 0), torch.exp(prediction.noise_spread * z)
-    var = prediction.epistemic_var[:, None] + prediction.noise_var * ratios / (shares * ratios).sum()
+    shares, ratios = torch.softmax(-0.5 * z.square(), 0), torch.exp(prediction.local_noise.spread[:, None] * z)
+    noise_vars = prediction.aleatoric_var[:, None] * ratios / (shares * ratios).sum(1, keepdim=True)
+    var = prediction.epistemic_var[:, None] + noise_vars
     truth = torch.distributions.MixtureSameFamily(
         torch.distributions.Categorical(shares.expand_as(var)),
         torch.distributions.Normal(prediction.mean[:, None], var.sqrt()),

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bayesmp.arithmetic import exact_products
 from bayesmp.belief import directions
-from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, lifted, root_of, total, weighted_gram
-from bayesmp.belief.orthonormal import NEGLIGIBLE, orthonormal
+from bayesmp.belief.anchors import LayerAnchors, Points, summed
+from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, in_dtype, lifted, root_of, total, weighted_gram
+from bayesmp.belief.orthonormal import NEGLIGIBLE, NEGLIGIBLE_WIDE, orthonormal
 from bayesmp.belief.past import Past
 from bayesmp.belief.rest import rest_coupled, rest_spread_evenly
 from bayesmp.belief.spread import Spread
@@ -23,7 +23,11 @@ from bayesmp.layers.base import Gradient
 
 @dataclass(frozen=True)
 class AnchoredBasis:
-    """Coordinates: an orthonormal basis, under the prior, of the span of the anchors' gradients."""
+    """Coordinates: an orthonormal basis, under the prior, of the span of the anchors' gradients.
+
+    Where all layers are dense an exact one is kept in float64, and slopes are taken to it: with little noise data
+    settle directions along which their rows differ by a millionth, and what is rounded away counts as unknown.
+    """
 
     anchors: list[LayerAnchors]
     prior_vars: list[Tensor]  # (o, i)
@@ -46,15 +50,23 @@ class AnchoredBasis:
         """From gradients (1, m, ...): one row of the training data per anchor; and from anchors of the past. Points
         are those of all of them. The examples that it is made for are n_seen[0], with n_seen[1] outputs each.
         """
-        anchors = [LayerAnchors.of(part, var) for part, var in zip(gradients, prior_vars, strict=True)]
+        is_wide = is_exact and all(part.inputs.shape[1] == 1 for part in gradients)
+        dtype = torch.float64 if is_wide else prior_vars[0].dtype
+        prior_vars = [var.to(dtype) for var in prior_vars]
+        anchors = [LayerAnchors.of(part.to(dtype), var) for part, var in zip(gradients, prior_vars, strict=True)]
         if older is not None:
             anchors = [part.join(more) for part, more in zip(anchors, older, strict=True)]
         grams = [part.gram(Spread.of(var)) for part, var in zip(anchors, prior_vars, strict=True)]
-        turn = orthonormal(total(grams), by_eigenvectors=is_exact)
+        turn = orthonormal(total(grams), NEGLIGIBLE_WIDE if is_wide else NEGLIGIBLE, by_eigenvectors=is_exact)
         is_dense = turn.device.type == "cpu" and all(part.rows is None for part in anchors)
         shapes = [(len(var), var.shape[1]) for var in prior_vars]
         is_formed = is_dense and directions.pay(shapes, *n_seen, len(turn))
         return cls(anchors, prior_vars, turn, is_exact, points, is_formed)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which rows meet the anchors."""
+        return self.prior_vars[0].dtype
 
     @cached_property
     def priors(self) -> list[Spread]:
@@ -71,12 +83,11 @@ class AnchoredBasis:
 
     def features(self, gradients: Gradients) -> Tensor:
         """(b, k, r): J_x prior_var J_z^T T."""
-        bases = self.priors
         if self.is_formed:
             return self.met(gradients, self.formed)
         found: list[Tensor] = []
         for part in self.chunks(gradients):
-            cross, _ = self.products(part, bases, own=False)
+            cross, _ = self.products(part, self.priors, own=False)
             found.append(cross @ self.turn.to(cross))
         return found[0] if len(found) == 1 else torch.cat(found)
 
@@ -92,11 +103,7 @@ class AnchoredBasis:
 
     def met(self, gradients: Gradients, parts: Sequence[Tensor]) -> Tensor:
         """(b, k, r): J_x times directions (i, o, r) of each layer."""
-        return torch.cat([self._met(chunk, parts) for chunk in self.wide_chunks(gradients)])
-
-    def _met(self, gradients: Gradients, parts: Sequence[Tensor]) -> Tensor:
-        given = zip(gradients, parts, strict=True)
-        return total([directions.along(gradient, part) for gradient, part in given if gradient is not None])
+        return torch.cat([directions.along_all(chunk, parts) for chunk in self.wide_chunks(gradients)])
 
     def wide_chunks(self, gradients: Gradients) -> Iterator[Gradients]:
         given = next(part for part in gradients if part is not None)
@@ -123,26 +130,18 @@ class AnchoredBasis:
 
     def own_products(self, gradients: Gradients, bases: Sequence[Spread]) -> Tensor:
         """(b, k, k): J_x D^{-1} J_x^T over the layers that take part."""
-        parts = zip(self.anchors, gradients, bases, strict=True)
+        parts = zip(self.anchors, in_dtype(gradients, self.dtype), bases, strict=True)
         return total([anchor.own_product(part, base) for anchor, part, base in parts if part is not None])
 
     def chunks(self, gradients: Gradients) -> Iterator[Gradients]:
         given = next(part for part in gradients if part is not None)
-        return chunks(gradients, len(self.turn) * len(given.slopes))
+        return (in_dtype(chunk, self.dtype) for chunk in chunks(gradients, len(self.turn) * len(given.slopes)))
 
     def products(self, gradients: Gradients, bases: list[Spread], *, own: bool = True) -> tuple[Tensor, Tensor | None]:
         """The sums of `LayerAnchors.products` over the layers that take part."""
         with exact_products(self.turn.device):
-            parts = [
-                anchor.products(gradient, base, own=own)
-                for anchor, gradient, base in zip(self.anchors, gradients, bases, strict=True)
-                if gradient is not None
-            ]
-        cross, whole = parts[0]
-        for more_cross, more_whole in parts[1:]:
-            cross = cross.add_(more_cross)
-            whole = None if whole is None or more_whole is None else whole + more_whole
-        return cross, whole
+            parts = zip(self.anchors, gradients, bases, strict=True)
+            return summed([anchor.products(part, base, own=own) for anchor, part, base in parts if part is not None])
 
     def said_by(self, gradients: Sequence[Gradient], features: Tensor, rho: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What data with rho (b, k) say in the coordinates, sum_n features^T Lambda features, and `missed_by`."""
@@ -333,21 +332,22 @@ class Anchored(Belief):
         return variances, Past(self.basis.anchors, root @ root.T, shapes, self.n_rows, self.basis.points)
 
     def solve(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        found = [base.weights(slope) for slope, base in zip(slopes, self.bases, strict=True)]
+        found = [base.weights(slope.to(self.basis.dtype)) for slope, base in zip(slopes, self.bases, strict=True)]
         along = torch.stack([a.along(part) for a, part in zip(self.basis.anchors, found, strict=True)]).sum(0)
         weights = (self.shadow @ (self.shadow.T @ along.double())).to(found[0])
         return [
-            part - base.weights(anchor.mix(weights, part.shape))
+            (part - base.weights(anchor.mix(weights, part.shape))).to(slopes[0])
             for part, anchor, base in zip(found, self.basis.anchors, self.bases, strict=True)
         ]
 
     def solve_each(self, gradients: Sequence[Gradient]) -> list[Tensor]:
-        cross, _ = self.basis.products(gradients, self.bases, own=False)  # (b, 1, m)
+        cross, _ = self.basis.products(in_dtype(gradients, self.basis.dtype), self.bases, own=False)  # (b, 1, m)
         weights = (cross[:, 0].double() @ self.shadow @ self.shadow.T).to(cross)
         found = []
         for part, anchor, base in zip(gradients, self.basis.anchors, self.bases, strict=True):
-            rows = part.slopes[0].transpose(1, 2) @ part.inputs  # (b, o, i)
-            found.append(base.weights(rows - torch.stack([anchor.mix(each, rows.shape[1:]) for each in weights])))
+            rows = (part.slopes[0].transpose(1, 2) @ part.inputs).to(weights)  # (b, o, i)
+            left = rows - torch.stack([anchor.mix(each, rows.shape[1:]) for each in weights])
+            found.append(base.weights(left).to(part.slopes))
         return found
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
@@ -381,16 +381,18 @@ class Anchored(Belief):
         }
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Anchored:
-        def cast(part: Tensor) -> Tensor:
-            return part.to(device=device, dtype=dtype)
-
         basis = self.basis
+        kept = torch.float64 if basis.is_exact and basis.dtype == torch.float64 else dtype
+
+        def cast(part: Tensor) -> Tensor:
+            return part.to(device=device, dtype=kept)
+
         moved = AnchoredBasis(
             [anchor.map(cast) for anchor in basis.anchors],
             [cast(var) for var in basis.prior_vars],
             basis.turn.to(device),
             basis.is_exact,
-            None if basis.points is None else basis.points.map(cast),
+            None if basis.points is None else basis.points.map(lambda part: part.to(device=device, dtype=dtype)),
             basis.is_formed and device.type == "cpu",
         )
         bases = [base.map(cast) for base in self.bases]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,13 +67,13 @@ class LayerAnchors:
         return (self.slopes[:, :, None] * self.inputs[:, None, :]).flatten(1)
 
     def join(self, other: LayerAnchors) -> LayerAnchors:
-        """These anchors and others behind them."""
+        """These anchors and others behind them, in the precision of these."""
         if self.rows is not None or other.rows is not None:
             return LayerAnchors(None, None, torch.cat([self.formed(), other.formed().to(self.formed())]))
         assert self.inputs is not None and self.slopes is not None
         assert other.inputs is not None and other.slopes is not None
-        inputs, slopes = torch.cat([self.inputs, other.inputs]), torch.cat([self.slopes, other.slopes])
-        return LayerAnchors(inputs, slopes, None)
+        inputs = torch.cat([self.inputs, other.inputs.to(self.inputs)])
+        return LayerAnchors(inputs, torch.cat([self.slopes, other.slopes.to(self.slopes)]), None)
 
     def factors(self, weights: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """Sums of J_z^T S J_z over the inputs, (o, o), and over the outputs, (i, i), for weights S (m, m), float64."""
@@ -159,6 +159,15 @@ class LayerAnchors:
     def map(self, function: Callable[[Tensor], Tensor]) -> LayerAnchors:
         parts = (self.inputs, self.slopes, self.rows)
         return LayerAnchors(*(None if part is None else function(part) for part in parts))
+
+
+def summed(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+    """The sums over layers of what `LayerAnchors.products` gives; the first of them is changed in place."""
+    cross, whole = parts[0]
+    for more_cross, more_whole in parts[1:]:
+        cross = cross.add_(more_cross)
+        whole = None if whole is None or more_whole is None else whole + more_whole
+    return cross, whole
 
 
 def _missed(gradient: Gradient, rho: Tensor, across: Tensor) -> Tensor:

@@ -59,7 +59,9 @@ def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
     rank = n_rows if is_exact else max_rank
     per_anchor = sum(sum(part.shape) for part in layout.prior_vars)
     widths = [part.shape[1] for part in layout.prior_vars if part.shape[1] <= MOST_COUPLED and not is_exact]
-    return Plan("anchored", rank, is_exact, 24 * rank**2 + 4 * rank * per_anchor + 4 * sum(n**2 for n in widths))
+    per_number = 8 if is_exact else 4
+    n_bytes = 24 * rank**2 + per_number * rank * per_anchor + 4 * sum(n**2 for n in widths)
+    return Plan("anchored", rank, is_exact, n_bytes)
 
 
 class Belief(ABC):
@@ -78,6 +80,11 @@ class Belief(ABC):
     @abstractmethod
     def rank(self) -> int:
         """Dimension of the space in which H is kept."""
+
+    @property
+    def to_first_order(self) -> Belief:
+        """The same without what data say beyond it (bent.py): examples are left out of this one."""
+        return self
 
     @abstractmethod
     def covariance(self, gradients: Gradients) -> Tensor:
@@ -196,6 +203,11 @@ def chunks(gradients: Gradients, n_numbers: int, least: int = 1) -> Iterator[Gra
     for start in range(0, given.slopes.shape[1], size):
         rows = slice(start, start + size)
         yield [part and Gradient(part.inputs[rows], part.slopes[:, rows]) for part in gradients]
+
+
+def in_dtype(gradients: Gradients, dtype: torch.dtype) -> Gradients:
+    """The same slopes in this precision."""
+    return [part and part.to(dtype) for part in gradients]
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:

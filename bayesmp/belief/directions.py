@@ -7,6 +7,7 @@ directions, it takes m r (anchored.py). With many outputs the first is far less.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -49,6 +50,12 @@ def along(gradient: Gradient, directions: Tensor) -> Tensor:
         return rows @ directions.transpose(0, 1).reshape(n_out * n_in, rank)
     met = (gradient.inputs[:, 0].to(directions) @ directions.flatten(1)).view(-1, n_out, rank)
     return gradient.slopes[:, :, 0].transpose(0, 1).to(directions) @ met
+
+
+def along_all(gradients: Sequence[Gradient | None], parts: Sequence[Tensor]) -> Tensor:
+    """(b, k, r): rows of all layers that take part, times directions (i, o, r) of each."""
+    given = zip(gradients, parts, strict=True)
+    return functools.reduce(torch.add, [along(gradient, part) for gradient, part in given if gradient is not None])
 
 
 def gather(gradient: Gradient, weights: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesmp.arithmetic import eigh
 from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import Belief, Gradients, chunks, total
+from bayesmp.belief.base import Belief, Gradients, chunks
 from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
@@ -86,13 +86,7 @@ class Full(Belief):
         widest = max(std.shape[0] for std in self.basis.stds)
         found = []
         for chunk in chunks(gradients, max(widest, len(given.slopes)) * self.rank):
-            part = total(
-                [
-                    directions.along(gradient, whitener)
-                    for gradient, whitener in zip(chunk, self._whiteners, strict=True)
-                    if gradient is not None
-                ]
-            )
+            part = directions.along_all(chunk, self._whiteners)
             found.append(part @ part.transpose(1, 2))
         return torch.cat(found)
 

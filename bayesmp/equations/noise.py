@@ -56,6 +56,27 @@ def noisy_log_density(gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tenso
     return torch.logsumexp(each, -1)
 
 
+def noisy_slopes(gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Log-density as above, with its first and its second derivative in log noise_var.
+
+    A part of variance p = var + n, n its noise, has the slope g = u (q - 1) / 2 with u = n / p, q = gap^2 / p. Over the
+    parts, weighted by what they have to do with the target,
+
+        L' = E[g],   L'' = E[g' + g^2] - E[g]^2   with   g' = u ((1 - u) (q - 1) - u q) / 2
+    """
+    ratios, shares = noise_mixture(spread)
+    own = noise_var[..., None] * ratios
+    parts = var[..., None] + own
+    share, score = own / parts, gap.square()[..., None] / parts
+    each = torch.log(shares) - 0.5 * (score + torch.log(2.0 * math.pi * parts))
+    total = torch.logsumexp(each, -1)
+    weights = torch.exp(each - total[..., None])
+    slopes = 0.5 * share * (score - 1.0)
+    bends = 0.5 * share * ((1.0 - share) * (score - 1.0) - share * score)
+    slope = (weights * slopes).sum(-1)
+    return total, slope, (weights * (bends + slopes.square())).sum(-1) - slope.square()
+
+
 def noisy_cdf(gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tensor) -> Tensor:
     """Probability that a target lies no further above the mean of its output than gap; arguments as above."""
     parts, shares = _part_vars(var, noise_var, spread)
@@ -84,7 +105,9 @@ def noisy_reach(tail: float, var: Tensor, noise_var: Tensor, spread: Tensor) -> 
 
 
 def draw_noise(shape: tuple[int, ...], spread: Tensor, generator: torch.Generator) -> Tensor:
-    """Relative variances of the noise of independent targets, of this shape, drawn in double precision on the CPU."""
+    """Relative variances of the noise of independent targets, of this shape, drawn in double precision on the CPU;
+    spread must be broadcastable to it.
+    """
     ratios, shares = noise_mixture(spread.double().cpu())
-    drawn = torch.multinomial(shares, math.prod(shape), replacement=True, generator=generator)
-    return ratios[drawn].reshape(shape)
+    drawn = torch.multinomial(shares, math.prod(shape), replacement=True, generator=generator).reshape(*shape, 1)
+    return ratios.expand(*shape, -1).gather(-1, drawn)[..., 0]

@@ -16,9 +16,7 @@ from bayesmp.heads import Regression, RegressionPrediction
 
 CONSTANT_NOISE_VAR = 1e-4  # targets that are all equal tell no noise; relative to their square, this is taken
 
-UNEQUAL = (
-    1.5  # ratio of residuals from which on 90 % intervals hold less than about .83 of one target or .96 of another
-)
+UNEQUAL = 1.5  # ratio of residuals from which on a network for each target is worth a word
 JUDGED_ROWS, FEW_ROWS = 1024, 30  # rows that residuals are taken from, at most; and the fewest they can be judged by
 
 
@@ -26,9 +24,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
     """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
 
     Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. The
-    variance of the noise and its tails are learned; with several targets they are the same for all of them, relative to
-    the variance of each. Where they are noisy to different degrees, which a warning tells,
-    MultiOutputRegressor(MPRegressor()) of scikit-learn has a network, and a noise, for each.
+    variance of the noise, its tails, and how it depends on the inputs are learned. Training takes several targets for
+    equally noisy, relative to the variance of each. Where they are not, which a warning tells,
+    MultiOutputRegressor(MPRegressor()) of scikit-learn has a network for each.
 
     Args:
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
@@ -147,7 +145,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return Posed(head, targets, y.shape[1], scaling)
 
     def _tell_unequal_noise(self) -> None:
-        """Warn if residuals show that one noise for all targets makes some intervals too narrow and others too wide."""
+        """Warn if residuals show that training, with one noise for all targets, fits some too closely."""
         assert self._x is not None and self._y is not None
         x, y = self._x[:JUDGED_ROWS], self._y[:JUDGED_ROWS]
         varies = np.ptp(y, axis=0) > 1e-12 * np.abs(y).max(0)
@@ -158,8 +156,8 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         if rms.max() > UNEQUAL * rms.min():
             warnings.warn(
                 f"the targets are noisy to different degrees (residuals of {rms.min():.2g} to {rms.max():.2g} of their "
-                "standard deviation), and one noise is learned for all: intervals are too wide for some and too narrow "
-                "for others; use MultiOutputRegressor(MPRegressor(...)) of scikit-learn for a network for each",
+                "standard deviation), and training takes them for equally noisy: some are fitted too closely, others "
+                "too loosely; use MultiOutputRegressor(MPRegressor(...)) of scikit-learn for a network for each",
                 stacklevel=3,
             )
 

@@ -4,12 +4,14 @@ from bayesmp.heads.argmax import Argmax
 from bayesmp.heads.base import Head
 from bayesmp.heads.classification import ClassPrediction, Softmax
 from bayesmp.heads.mixture import RegressionMixture, mixture
-from bayesmp.heads.regression import Regression, RegressionPrediction
+from bayesmp.heads.regression import Regression
+from bayesmp.heads.regression_prediction import LocalNoise, RegressionPrediction
 
 __all__ = [
     "Argmax",
     "ClassPrediction",
     "Head",
+    "LocalNoise",
     "Regression",
     "RegressionMixture",
     "RegressionPrediction",

@@ -28,6 +28,7 @@ class Head(ABC, Generic[P]):
 
     grid: Tensor  # (k,) candidate values of the constant, float64 on the CPU
     is_heard_in_training = False  # whether messages to the outputs depend on the constant
+    varies = False  # whether noise may depend on the input, in predictions
     has_noise = False  # whether targets carry noise, which a network that fits them too closely takes for signal
 
     def grid_like(self, other: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesmp import checks
 from bayesmp.equations.noise import noise_mixture
 from bayesmp.heads.classification import ClassPrediction
-from bayesmp.heads.regression import RegressionPrediction, Scaling
+from bayesmp.heads.regression_prediction import LocalNoise, RegressionPrediction, Scaling
 
 HALVINGS = 60  # of the bracket of a quantile, down to rounding
 
@@ -58,7 +58,7 @@ class RegressionMixture(RegressionPrediction):
 
     Attributes:
         mean, epistemic_var, noise_var: as of every prediction; `epistemic_var` holds what members do not agree on.
-        noise_spread: of the noise of all members together, as one log-normal variance; for looking at.
+        noise_spread, local_noise: of the noise of all members together, as one log-normal variance; for looking at.
         members: the predictions it was made of.
     """
 
@@ -69,8 +69,11 @@ class RegressionMixture(RegressionPrediction):
         """The mixture of predictions of one shape."""
         means = torch.stack([member.mean for member in members])
         var = torch.stack([member.epistemic_var for member in members]).mean(0) + means.var(0, correction=0)
-        noise = torch.stack(torch.broadcast_tensors(*[member.noise_var.to(member.mean) for member in members]))
-        return cls(means.mean(0), var, noise.mean(0), _spread_of_all(members), tuple(members))
+        noise, local = _noise_of_all([LocalNoise(one.noise_var, one.noise_spread) for one in members], means), None
+        if any(member.local_noise is not None for member in members):
+            mean = means.mean(0)
+            local = _noise_of_all([member._noise for member in members], means).map(lambda part: part.expand_as(mean))
+        return cls(means.mean(0), var, noise.var, noise.spread, local, members=tuple(members))
 
     @property
     def is_gaussian(self) -> bool:
@@ -131,17 +134,21 @@ def _mix_classes(members: Sequence[ClassPrediction]) -> ClassPrediction:
     return replace(mixed, probs=mixed.probs.to(means), epistemic=epistemic.to(means))
 
 
-def _spread_of_all(members: Sequence[RegressionPrediction]) -> Tensor:
-    """Standard deviation of the logarithm of the noise's variance: within members, and between them."""
-    middles, squares = [], []
-    for member in members:
-        spread = member.noise_spread.to(member.mean)
+def _noise_of_all(noises: Sequence[LocalNoise], like: Tensor) -> LocalNoise:
+    """The mean variance, and as the spread the standard deviation of the variance's logarithm: within members, and
+    between them.
+    """
+    variances, middles, squares = [], [], []
+    for noise in noises:
+        var, spread = noise.var.to(like), noise.spread.to(like)
         ratios, shares = noise_mixture(spread)
-        middle = member.noise_var.to(member.mean).log() + (shares * ratios.log()).sum(-1)
+        middle = var.log() + (shares * ratios.log()).sum(-1)
+        variances.append(var)
         middles.append(middle)
         squares.append(spread.square().expand_as(middle))
     between = torch.stack(torch.broadcast_tensors(*middles)).var(0, correction=0)
-    return (torch.stack(torch.broadcast_tensors(*squares)).mean(0) + between).sqrt()
+    within = torch.stack(torch.broadcast_tensors(*squares)).mean(0)
+    return LocalNoise(torch.stack(torch.broadcast_tensors(*variances)).mean(0), (within + between).sqrt())
 
 
 def _end(prediction: RegressionPrediction, tail: float, *, is_upper: bool) -> Tensor:
@@ -175,8 +182,8 @@ def _beyond(prediction: RegressionPrediction, y: Tensor, *, is_upper: bool) -> T
 def _in_double(prediction: RegressionPrediction) -> RegressionPrediction:
     if isinstance(prediction, RegressionMixture):
         return RegressionMixture.of([_in_double(member) for member in prediction.members])
-    parts = (prediction.mean, prediction.epistemic_var, prediction.noise_var, prediction.noise_spread)
-    return RegressionPrediction(*(part.double() for part in parts))
+    wide = prediction._map(torch.Tensor.double)
+    return replace(wide, noise_var=prediction.noise_var.double(), noise_spread=prediction.noise_spread.double())
 
 
 def _check_members(predictions: Any) -> list[Any]:

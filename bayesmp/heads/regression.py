@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
 from functools import cache
-from statistics import NormalDist
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.equations.likelihood import gaussian_to_latent
-from bayesmp.equations.noise import (
-    MAX_SPREAD,
-    REACH,
-    draw_noise,
-    noise_mixture,
-    noisy_cdf,
-    noisy_log_density,
-    noisy_reach,
-)
-from bayesmp.equations.normal import normal_cdf
+from bayesmp.equations.noise import MAX_SPREAD, REACH, noise_mixture, noisy_log_density
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
+from bayesmp.heads.regression_prediction import RegressionPrediction
 
 LEAST_MISS = 0.1  # of targets of order one
 NOISE_GRID = (1e-7, 1e3, 240)  # lowest and highest noise variance considered, and how many: steps of 10 %
@@ -41,135 +31,6 @@ TELLS_TAILS = 0.5  # spread from which tails are worth a word
 TAIL_COST = 1.0  # nats per unit of spread by which data must ask for tails
 
 
-class Scaling(Protocol):
-    """The map y -> (y - mean) / std, as data.Scaling has it."""
-
-    @property
-    def mean(self) -> Any: ...
-
-    @property
-    def std(self) -> Any: ...
-
-
-@dataclass(frozen=True)
-class RegressionPrediction:
-    """Predictive distributions, one per row and output: what the network believes, and the noise around it.
-
-    `prediction[rows]` takes some of its rows, `len(prediction)` counts them.
-
-    Attributes:
-        mean: predictive mean, (n, o), or (n,) if the network was trained on targets of shape (n,).
-        epistemic_var: variance from not knowing the weights, of the same shape; shrinks with data.
-        noise_var: variance of the noise around the function, a scalar; does not.
-        noise_spread: how much the noise differs from target to target, a scalar: standard deviation of the logarithm of
-            its variance. 0 is Gaussian noise, 1 has clearly heavy tails (equations/noise.py).
-    """
-
-    mean: Tensor
-    epistemic_var: Tensor
-    noise_var: Tensor
-    noise_spread: Tensor = field(default_factory=lambda: torch.zeros(()))
-
-    @property
-    def var(self) -> Tensor:
-        """Variance of a new target: epistemic_var + noise_var."""
-        return self.epistemic_var + self.noise_var
-
-    @property
-    def std(self) -> Tensor:
-        return self.var.sqrt()
-
-    @property
-    def is_gaussian(self) -> bool:
-        """Whether the noise has no tails but those of a Gaussian."""
-        return not bool((self.noise_spread > 0).any())
-
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of the central interval that holds a new target with this probability."""
-        checks.check_probability(level, "level")
-        reach = self._reach(0.5 - 0.5 * level)
-        return self.mean - reach, self.mean + reach
-
-    def quantile(self, p: float) -> Tensor:
-        """The value below which a new target lies with probability p."""
-        checks.check_probability(p, "p")
-        return self.mean - self._reach(p) if p < 0.5 else self.mean + self._reach(1.0 - p)
-
-    def log_prob(self, y: Any) -> Tensor:
-        """Log-density of new targets y, one number per target; its mean is the log-likelihood of a test set."""
-        gap = self._check_targets(y) - self.mean
-        if self.is_gaussian:
-            return -0.5 * (gap.square() / self.var + torch.log(2.0 * math.pi * self.var))
-        return noisy_log_density(gap, *self._parts())
-
-    def cdf(self, y: Any) -> Tensor:
-        """Probability that a new target lies below y, one number per target; even between 0 and 1 if all is right."""
-        gap = self._check_targets(y) - self.mean
-        return normal_cdf(gap / self.std) if self.is_gaussian else noisy_cdf(gap, *self._parts())
-
-    def sample(self, n: int = 1, *, seed: int = 0) -> Tensor:
-        """n draws (n, *mean.shape) of new targets, each independent of the others; whole functions come from
-        `network.sample_functions`.
-        """
-        n = checks.check_positive_int(n, "n")
-        generator = torch.Generator().manual_seed(seed)
-        shape = (n, *self.mean.shape)
-        draws = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.mean)
-        if self.is_gaussian:
-            return self.mean + self.std * draws
-        ratios = draw_noise(shape, self.noise_spread, generator).to(self.mean)
-        return self.mean + (self.epistemic_var + ratios * self.noise_var).sqrt() * draws
-
-    def undo(self, scaling: Scaling) -> RegressionPrediction:
-        """The same prediction in the units that targets had before `scaling` (data.Scaling) standardised them."""
-        std = torch.as_tensor(scaling.std).to(self.mean)
-        mean = torch.as_tensor(scaling.mean).to(self.mean)
-        return replace(
-            self,
-            mean=self.mean * std + mean,
-            epistemic_var=self.epistemic_var * std.square(),
-            noise_var=self.noise_var * std.square(),
-        )
-
-    def flat(self) -> RegressionPrediction:
-        """One output: (n,) instead of (n, 1)."""
-        return self._with(self.mean[:, 0], self.epistemic_var[:, 0])
-
-    def __len__(self) -> int:
-        return len(self.mean)
-
-    def __getitem__(self, rows: Any) -> RegressionPrediction:
-        return self._with(self.mean[rows], self.epistemic_var[rows])
-
-    @staticmethod
-    def concatenate(parts: list[RegressionPrediction]) -> RegressionPrediction:
-        return parts[0]._with(
-            torch.cat([part.mean for part in parts]), torch.cat([part.epistemic_var for part in parts])
-        )
-
-    def _with(self, mean: Tensor, epistemic_var: Tensor) -> RegressionPrediction:
-        """Other outputs, the same noise."""
-        return replace(self, mean=mean, epistemic_var=epistemic_var)
-
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Variance of the outputs, variance and spread of the noise, as the equations take them."""
-        return self.epistemic_var, self.noise_var.to(self.mean), self.noise_spread.to(self.mean)
-
-    def _reach(self, tail: float) -> Tensor:
-        """How far from the mean the upper and the lower tail of this probability begin."""
-        if self.is_gaussian:
-            return -NormalDist().inv_cdf(tail) * self.std
-        return noisy_reach(tail, *self._parts())
-
-    def _check_targets(self, y: Any) -> Tensor:
-        """y as a tensor of the prediction's shape, or a ValueError."""
-        y = checks.as_tensor(y, "y").to(self.mean)
-        y = y.reshape(self.mean.shape) if y.numel() == self.mean.numel() and len(y) == len(self) else y
-        if y.shape != self.mean.shape:
-            raise ValueError(f"y must have the shape of the prediction, {tuple(self.mean.shape)}, got {tuple(y.shape)}")
-        return y
-
-
 class Regression(Head[RegressionPrediction]):
     """y = output + noise, one target per output.
 
@@ -178,15 +39,18 @@ class Regression(Head[RegressionPrediction]):
     The grid holds pairs of variance and spread, one row of variances per spread; the first row, spread 0, is Gaussian.
     Training hears this row alone, so tails change what is predicted, not what is fitted (docs/lab-notes.md).
 
+    With them it is learned how the noise depends on the input (varying_noise.py), which is for predictions, too.
+
     Args:
         noise_var: variance of the noise, in squared units of y; or "learn" to infer it with the weights.
         tails: "learn" or "gaussian", where the noise is learned.
+        varies: whether learned noise with tails may depend on the input; False has the same noise everywhere.
     """
 
     is_heard_in_training = True
     has_noise = True
 
-    def __init__(self, noise_var: float | str, *, tails: str = "learn") -> None:
+    def __init__(self, noise_var: float | str, *, tails: str = "learn", varies: bool = True) -> None:
         super().__init__()
         self._averaged: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         if tails not in TAILS:
@@ -199,13 +63,14 @@ class Regression(Head[RegressionPrediction]):
             self.grid = certain_grid(float(noise_var))
         self.noise_var = noise_var
         self.tails = tails if noise_var == "learn" else "gaussian"
+        self.varies = bool(varies) and self.has_tails
         if self.has_tails:
             ratios = noise_mixture(_spreads(self.grid.log())[1:])[0]
             rows = self.grid / ratios[:, REACH, None]  # those of z = 0 lie on the first row
             self.grid = torch.cat([self.grid, rows.flatten()])
 
     def config(self) -> dict[str, Any]:
-        return {"noise_var": self.noise_var, "tails": self.tails}
+        return {"noise_var": self.noise_var, "tails": self.tails, "varies": self.varies}
 
     @property
     def has_tails(self) -> bool:
@@ -343,7 +208,8 @@ class Regression(Head[RegressionPrediction]):
     def __repr__(self) -> str:
         noise = repr(self.noise_var) if isinstance(self.noise_var, str) else f"{self.noise_var:.6g}"
         tails = ", tails='gaussian'" if self.is_learned and not self.has_tails else ""
-        return f"Regression(noise_var={noise}{tails})"
+        varies = ", varies=False" if self.has_tails and not self.varies else ""
+        return f"Regression(noise_var={noise}{tails}{varies})"
 
 
 @cache

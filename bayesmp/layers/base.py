@@ -56,6 +56,10 @@ class Gradient:
         products = self.slopes.permute(1, 0, 3, 2).flatten(1, 2) @ self.inputs  # (b, k o, p) (b, p, i)
         return products.view(b, k, -1).transpose(0, 1)
 
+    def to(self, dtype: torch.dtype) -> Gradient:
+        """The same in another precision."""
+        return Gradient(self.inputs.to(dtype), self.slopes.to(dtype))
+
 
 class Local(ABC):
     """What one sweep leaves at a node: `m_out`, the message that goes on, and the ways back and along."""

@@ -7,7 +7,15 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from bayesmp.equations.noise import MAX_SPREAD, draw_noise, noise_mixture, noisy_cdf, noisy_log_density, noisy_reach
+from bayesmp.equations.noise import (
+    MAX_SPREAD,
+    draw_noise,
+    noise_mixture,
+    noisy_cdf,
+    noisy_log_density,
+    noisy_reach,
+    noisy_slopes,
+)
 from tests.equations.truth import RTOL
 
 SPREADS = [0.0, 0.1, 0.5, 1.0, 2.5, MAX_SPREAD]
@@ -99,3 +107,19 @@ def test_draws_have_the_shares_of_the_parts():
     for ratio, share in zip(ratios, shares, strict=True):
         seen = float((drawn == ratio).double().mean())
         assert abs(seen - float(share)) < 5.0 * math.sqrt(float(share) / 20_000)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.7, 2.5])
+@pytest.mark.parametrize("var, noise_var", [(0.3, 0.7), (1e-6, 1e-3), (50.0, 0.01), (0.0, 1.0)])
+def test_slopes_are_derivatives_of_the_log_density(var, noise_var, spread):
+    """In log noise_var, by automatic differentiation of the density, twice."""
+    gap = math.sqrt(var + noise_var) * torch.linspace(-8.0, 8.0, 33, dtype=torch.float64)
+    var, spread = torch.full_like(gap, var), torch.tensor(spread, dtype=torch.float64)
+    log_noise = torch.full_like(gap, math.log(noise_var)).requires_grad_()
+    truth = noisy_log_density(gap, var, log_noise.exp(), spread)
+    (slope,) = torch.autograd.grad(truth.sum(), log_noise, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), log_noise)
+    for found, expected in zip(
+        noisy_slopes(gap, var, log_noise.detach().exp(), spread), (truth, slope, bend), strict=True
+    ):
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-8, atol=1e-10)

@@ -47,7 +47,8 @@ def test_a_network_without_hidden_layers_is_bayesian_regression(fitted):
     mean, std = BayesianRidge().fit(x, 1000.0 + 50.0 * y[:, 0]).predict(x_new, return_std=True)
     found_mean, found_std = model.predict(x_new, return_std=True)
     np.testing.assert_allclose(found_mean, mean, atol=0.1 * 15)
-    np.testing.assert_allclose(found_std, std, rtol=0.05)
+    np.testing.assert_allclose(found_std, std, rtol=0.1)  # its noise is the same everywhere, ours is judged to be
+    assert np.mean(np.abs(found_std / std - 1.0)) < 0.02
 
 
 def test_intervals_hold_what_they_promise(fitted):
@@ -105,13 +106,17 @@ def test_several_targets_of_different_scales():
 
 
 def test_targets_of_different_noise_are_told_apart_with_a_remedy():
-    """One noise for both: 90 % intervals held 1.00 of the first and .77 of the second."""
+    """Training takes them for equally noisy. Intervals know better; with one noise for both, those of 90 % held 1.00 of
+    the first and .77 of the second.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 2))
     y = x + np.array([0.1, 1.0]) * rng.normal(size=(300, 2))
     options = {"hidden": (), "epochs": 20, "random_state": 0}
     with pytest.warns(UserWarning, match=r"noisy to different degrees.*MultiOutputRegressor") as caught:
-        bmp.MPRegressor(**options).fit(x, y)
+        together = bmp.MPRegressor(**options).fit(x, y)
+    low, high = together.predict_interval(x)
+    np.testing.assert_allclose(np.mean((low <= y) & (y <= high), axis=0), 0.9, atol=0.05)
     assert caught[0].filename == __file__
     apart = MultiOutputRegressor(bmp.MPRegressor(**options)).fit(x, y)
     for k, model in enumerate(apart.estimators_):

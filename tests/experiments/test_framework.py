@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from bayesmp.data import MissingDataError
 from experiments import PLACES, find
 from experiments import __main__ as command_line
-from experiments.base import Experiment, Options, Piece, UnavailableError
+from experiments.base import Experiment, Options, Piece, Table, UnavailableError
 from experiments.results import grouped
 from experiments.store import PieceStore
 
@@ -79,6 +80,36 @@ def test_draw_computes_nothing_and_says_what_is_missing(squares, run):
     status, _, found = run("squares", "--draw")
     assert status == 0 and squares.calls == [10]
     assert found["missing"] == dict.fromkeys(("number 0", "number 1", "number 2"), "not computed")
+
+
+def test_draw_takes_what_results_hold_where_pieces_are_gone(squares, run, tmp_path, monkeypatch):
+    """A clone has results, not pieces; those with arrays were not written whole."""
+
+    def compute(self, parameters, options):
+        return {"square": parameters["number"] ** 2}
+
+    monkeypatch.setattr(squares, "compute", compute)
+    monkeypatch.setattr(
+        squares, "summarise", lambda self, results: [Table("All", [{"square": r["square"]} for r in results])]
+    )
+    _, _, first = run("squares", "--commit", "abc")
+    shutil.rmtree(tmp_path / "squares" / "pieces")
+    _, _, again = run("squares", "--draw")
+    assert again == first and again["commits"] == [{"commit": "abc"}]
+    run("squares", "--parts", "large", "--commit", "def")  # writes results of this part alone
+    (tmp_path / "squares" / "results.json").write_text(json.dumps(first))
+    _, _, mixed = run("squares", "--draw")
+    assert [mixed["made"][piece["made"]]["commit"] for piece in mixed["pieces"]] == ["abc", "abc", "abc", "def"]
+    monkeypatch.setattr(squares, "version", 2)
+    status, printed, _ = run("squares", "--draw")
+    assert status == 1 and "no piece of squares" in printed
+
+
+def test_pieces_with_arrays_are_not_taken_from_results(squares, run, tmp_path):
+    run("squares")
+    shutil.rmtree(tmp_path / "squares" / "pieces")
+    status, printed, _ = run("squares", "--draw")
+    assert status == 1 and "no piece of squares" in printed
 
 
 def test_list_shows_what_is_there(squares, run):

@@ -200,9 +200,10 @@ def test_tails_are_learned_or_gaussian():
     with pytest.raises(ValueError, match="tails must be one of 'learn', 'gaussian', got 'student'"):
         Regression("learn", tails="student")
     assert Regression(0.3).tails == Regression(0.3, tails="learn").tails == "gaussian"  # given noise is
-    assert Regression("learn").config() == {"noise_var": "learn", "tails": "learn"}
-    for head in (Regression("learn"), Regression("learn", tails="gaussian"), Regression(0.3)):
-        assert eval(repr(head)).tails == head.tails
+    assert Regression("learn").config() == {"noise_var": "learn", "tails": "learn", "varies": True}
+    heads = [Regression("learn"), Regression("learn", tails="gaussian"), Regression(0.3)]
+    for head in (*heads, Regression("learn", varies=False)):
+        assert eval(repr(head)).config() == head.config()
 
 
 # --- learned noise ---------------------------------------------------------------------------------------------------
