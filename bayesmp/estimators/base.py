@@ -283,8 +283,8 @@ class MPEstimator(BaseEstimator, ABC):
 def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any]) -> tuple[float, float]:
     """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
 
-    What a network says of a row without that row follows from its own belief, as in `trainer.influence`; the mixture of
-    several is scored as that of predictions for new rows would be.
+    What a network says of a row without that row follows from its own belief, as in `trainer.influence`, and with one
+    noise for all rows, as in `History`, so that scores of one and of several can be compared.
     """
     if len(networks) == 1:
         return histories[0].loo_nll[-1], histories[0].loo_error[-1]
