@@ -118,15 +118,12 @@ def influence_of(
 
 @torch.no_grad()
 def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *, settings: Settings = SETTINGS) -> P:
-    """What is predicted for some of the training examples, each of them left out.
+    """What is predicted for some of the training examples, each of them left out; their surprise is `loo_nll`.
 
     Args:
         network: as trained on x and y, with its joint belief.
         x, y: all training data.
         rows: which of them, at least one.
-
-    Note:
-        Noise is the same for all of them, as in the scores of `History`; also where it varies.
     """
     belief, known = network.belief, y if network.past is None else None
     assert belief is not None
@@ -134,7 +131,7 @@ def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *,
     n_products = network.n_outputs * belief.rank**2
     with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
         parts: list[Any] = [
-            network.head.predict(left.outputs, network.head_log_weights)
+            network.prediction_of(left.x, left.outputs)
             for left in _left_out(network, belief.to_first_order, x, y, rows, settings)
         ]
     found: P = type(parts[0]).concatenate(parts)
