@@ -234,8 +234,7 @@ class MPEstimator(BaseEstimator, ABC):
 
     def _predict_scaled(self, x: Floats) -> Any:
         """What all networks say of standardised inputs, as one prediction."""
-        each = [network.predict(x) for network in self.networks_]
-        return each[0] if len(each) == 1 else mixture(each)
+        return _as_one([network.predict(x) for network in self.networks_])
 
     def _check_inputs(self, X: Any) -> Floats:
         """X as it was in `fit`: the same columns, finite numbers; standardised."""
@@ -280,19 +279,23 @@ class MPEstimator(BaseEstimator, ABC):
         return hasattr(self, "networks_")
 
 
+def _as_one(predictions: list[Any]) -> Any:
+    return predictions[0] if len(predictions) == 1 else mixture(predictions)
+
+
 def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any]) -> tuple[float, float]:
     """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
 
     What a network says of a row without that row follows from its own belief, as in `trainer.influence`; the mixture of
     several is scored as that of predictions for new rows would be.
     """
-    if len(networks) == 1:
+    if len(networks) == 1 and not networks[0].head.varies:  # whose history knows the same noise everywhere
         return histories[0].loo_nll[-1], histories[0].loo_error[-1]
     inputs = torch.as_tensor(x, dtype=networks[0].dtype)
     targets = networks[0].head.check_targets(y, networks[0].n_outputs)
     targets = targets.to(inputs) if targets.is_floating_point() else targets
     rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: SETTINGS.refresh_examples]
-    found: Any = mixture([predict_left_out(network, inputs, targets, rows) for network in networks])
+    found = _as_one([predict_left_out(network, inputs, targets, rows) for network in networks])
     known = targets[rows]
     if known.is_floating_point():
         error = math.sqrt(float((found.mean - known).square().mean()))

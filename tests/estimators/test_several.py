@@ -94,7 +94,12 @@ def test_one_network_is_what_it_was(cls):
     one = cls(random_state=0, **OPTIONS).fit(x, y)
     assert one.n_iter_ == 6 and len(one.networks_) == 1
     score, error = one._tell_loo(run.history.loo_nll[-1], run.history.loo_error[-1])
-    assert (one.loo_score_, one.loo_error_) == (score, error)
+    if cls is bmp.MPRegressor:  # as predictions have it: with noise that depends on the input
+        nll = float(run.influence().loo_nll.mean())
+        assert one.loo_score_ == pytest.approx(one._tell_loo(nll, 0.0)[0], abs=1e-4)
+        assert one.loo_error_ == pytest.approx(error, rel=0.1)
+    else:
+        assert (one.loo_score_, one.loo_error_) == (score, error)
     own = run.network.to(torch.float64).predict(one._x_scaling.apply(x))
     found = one._predict(x)
     assert type(found) is type(own) and torch.equal(found.mean, own.mean)
