@@ -57,3 +57,12 @@ def snapshot(network: bmp.Network) -> list[torch.Tensor]:
 def assert_unchanged(network: bmp.Network, before: list[torch.Tensor]) -> None:
     for found, expected in zip(snapshot(network), before, strict=True):
         assert torch.equal(found, expected)
+
+
+def is_same(found: object, truth: object) -> bool:
+    """Bit for bit, part by part: predictions, what they hold, tensors, None."""
+    if isinstance(truth, torch.Tensor):
+        return isinstance(found, torch.Tensor) and torch.equal(found, truth)
+    if truth is None:
+        return found is None
+    return type(found) is type(truth) and all(is_same(getattr(found, name), part) for name, part in vars(truth).items())

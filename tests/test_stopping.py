@@ -12,7 +12,7 @@ import bayesmp as bmp
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.stopping import Progress, at_rest, ends_calmly, refresh_due, tell_unrest
 from bayesmp.trainer import MAX_EPOCHS
-from tests.helpers import blobs, linear_data, mlp
+from tests.helpers import blobs, is_same, linear_data, mlp
 
 torch.set_num_threads(1)
 
@@ -251,7 +251,7 @@ def assert_same(found, truth, x):
     for name, part in truth.belief.state().items():
         assert torch.equal(found.belief.state()[name], part)
     a, b = found.predict(x), truth.predict(x)
-    assert all(torch.equal(getattr(a, name), getattr(b, name)) for name in vars(b))
+    assert is_same(a, b)
 
 
 @pytest.mark.parametrize("schedule, cut, n_epochs", [("parallel", 3, 7), ("parallel", 7, 9), ("sequential", 2, 4)])
