@@ -26,13 +26,15 @@ def both(make_network, x, y, new, epochs):
 @pytest.mark.parametrize("noise_var, tolerance", [(0.05, 1e-4), ("learn", 0.05)])
 @pytest.mark.parametrize("n_out", [1, 2])
 def test_linear_gaussian_models_agree(n_out, noise_var, tolerance):
-    """Up to how far the sequential schedule has converged; a learned noise is judged by each in its own way."""
+    """Up to how far the sequential schedule has converged; a learned noise is judged by each in its own way, and only
+    the parallel one knows noise that depends on the input.
+    """
     x, y = linear_data(40, n_in=3, n_out=n_out)
     y = y / y.std(0)
     new, _ = linear_data(20, n_in=3, seed=9)
 
     def make():
-        return bmp.Network([bmp.Linear(3, n_out)], bmp.Regression(noise_var)).to(torch.float64)
+        return bmp.Network([bmp.Linear(3, n_out)], bmp.Regression(noise_var, varies=False)).to(torch.float64)
 
     parallel, sequential, *histories = both(make, x, y, new, (100, 10))
     torch.testing.assert_close(parallel.mean, sequential.mean, rtol=0.0, atol=tolerance)
@@ -46,7 +48,7 @@ def features(spread, noise_var):
     weight, bias = torch.linspace(-1.5, 1.5, 6)[:, None], 0.7 * torch.tensor([1.0, -1.0] * 3)
     hidden = bmp.Linear(1, 6, weight_prior=(weight, spread), bias_prior=(bias, spread))
     output = bmp.Linear(6, 1, weight_prior=(torch.tensor([[0.3, -0.3] * 3]), 0.5))
-    return bmp.Network([hidden, bmp.LeakyReLU(), output], bmp.Regression(noise_var))
+    return bmp.Network([hidden, bmp.LeakyReLU(), output], bmp.Regression(noise_var, varies=False))
 
 
 @pytest.mark.slow
