@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bayesmp.table_model import TableModel
 
 FEW_ROWS = 50  # of a table, below which none are held out unless asked for
+ROWS_PER_COLUMN = 3  # below which leave-one-out scores may be far too good
 
 
 @with_errors
@@ -141,5 +142,11 @@ def fit(
         tell_training(model)
         scores = ", ".join(f"{name} {number(name, value)}" for name, value in model.loo_scores().items())
         typer.echo(f"leave-one-out: {scores}")
+        n_columns = model.estimator.n_features_in_
+        if len(y) < ROWS_PER_COLUMN * n_columns:
+            note(
+                f"{len(y):,} rows for {n_columns:,} columns (categories and gaps counted): rows hold much of their own "
+                "outcomes, and leave-one-out may be far too good; judge by other rows, or leave columns out (--drop)"
+            )
     model.save(out)
     typer.echo(f"model: {out}")

@@ -24,8 +24,8 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
             function (n_inputs, n_outputs) -> layers, which fits any table.
         n_networks: networks that differ in what random_state draws, and predict together (`bayesmp.mixture`). Three
-            predict better than one, and take three times as long, or less where there are cores for them; their
-            intervals err on the careful side.
+            mostly predict better than one where a function is to be found, and about as well where noise is what is
+            left; they take three times as long, or less where there are cores for them, and err on the careful side.
         epochs: passes over the data, or "auto": until the leave-one-out score and the means are at rest.
         max_epochs: bound for "auto"; a ConvergenceWarning comes if it was met first.
         batch_size: rows that share a site, at most.

@@ -55,6 +55,8 @@ class Regression(Head[RegressionPrediction]):
         self._averaged: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         if tails not in TAILS:
             raise ValueError(f"tails must be one of {', '.join(map(repr, TAILS))}, got {tails!r}")
+        if not isinstance(varies, bool):
+            raise ValueError(f"varies must be True or False, got {varies!r}")
         if noise_var == "learn":
             self.grid = log_grid(*NOISE_GRID)
         elif not isinstance(noise_var, (int, float)) or not (noise_var > 0 and math.isfinite(noise_var)):
@@ -63,7 +65,7 @@ class Regression(Head[RegressionPrediction]):
             self.grid = certain_grid(float(noise_var))
         self.noise_var = noise_var
         self.tails = tails if noise_var == "learn" else "gaussian"
-        self.varies = bool(varies) and self.has_tails
+        self.varies = varies and self.has_tails
         if self.has_tails:
             ratios = noise_mixture(_spreads(self.grid.log())[1:])[0]
             rows = self.grid / ratios[:, REACH, None]  # those of z = 0 lie on the first row

@@ -48,7 +48,8 @@ class RegressionPrediction:
     Attributes:
         mean: predictive mean, (n, o), or (n,) if the network was trained on targets of shape (n,).
         epistemic_var: variance from not knowing the weights, of the same shape; shrinks with data.
-        noise_var: variance of the noise around the function, a scalar, as one for all rows; does not.
+        noise_var: variance of the noise around the function, a scalar, as one for all rows; does not. Behind `undo` of
+            several targets, one for each.
         noise_spread: how much the noise differs from target to target, a scalar: standard deviation of the logarithm of
             its variance. 0 is Gaussian noise, 1 has clearly heavy tails (equations/noise.py).
         local_noise: the noise at each row, which all else is made with where it is not None.
@@ -129,6 +130,8 @@ class RegressionPrediction:
 
     def flat(self) -> RegressionPrediction:
         """One output: (n,) instead of (n, 1)."""
+        if self.mean.shape[1:] != (1,):
+            raise ValueError(f"flat() takes predictions of one output, (n, 1), got {tuple(self.mean.shape)}")
         return self._map(lambda part: part[:, 0])
 
     def __len__(self) -> int:
@@ -150,9 +153,11 @@ class RegressionPrediction:
         )
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> RegressionPrediction:
-        """The same function on all that there is per row."""
+        """The same function on all that there is per row; a noise of each output (`undo`) becomes that of each row."""
         local = None if self.local_noise is None else self.local_noise.map(function)
-        return replace(self, mean=function(self.mean), epistemic_var=function(self.epistemic_var), local_noise=local)
+        noise = self.noise_var if self.noise_var.numel() == 1 else function(self.noise_var.expand_as(self.mean))
+        mean, var = function(self.mean), function(self.epistemic_var)
+        return replace(self, mean=mean, epistemic_var=var, noise_var=noise, local_noise=local)
 
     @property
     def _noise(self) -> LocalNoise:
@@ -172,7 +177,9 @@ class RegressionPrediction:
     def _check_targets(self, y: Any) -> Tensor:
         """y as a tensor of the prediction's shape, or a ValueError."""
         y = checks.as_tensor(y, "y").to(self.mean)
-        y = y.reshape(self.mean.shape) if y.numel() == self.mean.numel() and len(y) == len(self) else y
+        is_single = y.dim() == 0 or self.mean.dim() == 0
+        if y.numel() == self.mean.numel() and (is_single or len(y) == len(self)):
+            y = y.reshape(self.mean.shape)
         if y.shape != self.mean.shape:
             raise ValueError(f"y must have the shape of the prediction, {tuple(self.mean.shape)}, got {tuple(y.shape)}")
         return y

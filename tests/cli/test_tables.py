@@ -205,6 +205,15 @@ def test_few_rows_are_all_trained_on(call, tmp_path):
     assert TableModel.load(tmp_path / "m.safetensors").target.task == "regression"
 
 
+@pytest.mark.parametrize("n, is_told", [(12, True), (40, False)])
+def test_as_many_columns_as_rows_are_told(call, tmp_path, n, is_told):
+    """Leave-one-out is the only score there, and says little."""
+    table = pandas.DataFrame(np.random.default_rng(0).normal(size=(n, 6)), columns=list("abcdey"))
+    table.to_csv(tmp_path / "wide.csv", index=False)
+    said = call("fit", tmp_path / "wide.csv", "--target", "y", "--out", tmp_path / "wide.safetensors", *QUICK)
+    assert ("rows for 5 columns" in said) == is_told
+
+
 def test_one_row_has_no_r2(made, call, tmp_path):
     folder, _ = made
     pandas.read_csv(folder / "price-new.csv")[:1].to_csv(tmp_path / "one.csv.gz", index=False)
