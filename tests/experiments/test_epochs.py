@@ -76,7 +76,7 @@ def test_ours_does_not_get_surer_and_counting_twice_does():
             _, var = learner.predict(np.array([[0.5]]))
             found.append(float(var[0]) - 0.01)
         bands[kind] = found
-    assert bands[epochs.Ours][1] == pytest.approx(bands[epochs.Ours][0], rel=0.3)
+    assert 0.75 < bands[epochs.Ours][1] / bands[epochs.Ours][0] < 1.5
     assert bands[epochs.OursTwice][1] < 0.75 * bands[epochs.OursTwice][0]
     assert bands[epochs.OursTwice][1] < bands[epochs.Ours][1] / 10
 
