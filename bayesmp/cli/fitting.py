@@ -36,7 +36,9 @@ def fit(
     categories: str = typer.Option(
         "", help="Columns of numbers that are names of something, such as postal codes: a,b.", show_default=False
     ),
-    hidden: str = typer.Option("50", help="Widths of the hidden layers: 50,50."),
+    hidden: str = typer.Option(
+        "auto", help="Widths of the hidden layers: 50,50; auto: 50, or 16,16 for a quantity by one or two columns."
+    ),
     networks: int = typer.Option(
         1, min=1, help="Networks that predict together: 3 predict better than one, and take up to three times as long."
     ),

@@ -27,11 +27,15 @@ def names(text: str) -> Sequence[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def widths(text: str) -> tuple[int, ...]:
-    """Widths of hidden layers, from 50,50."""
+def widths(text: str) -> tuple[int, ...] | str:
+    """Widths of hidden layers, from 50,50; or auto."""
+    if text == "auto":
+        return text
     parts = names(text)
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"must be whole numbers such as 50 or 50,50, got {text!r}", param_hint="--hidden")
+        raise typer.BadParameter(
+            f"must be whole numbers such as 50 or 50,50, or auto, got {text!r}", param_hint="--hidden"
+        )
     return tuple(map(int, parts))
 
 

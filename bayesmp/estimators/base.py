@@ -36,7 +36,7 @@ from bayesmp.train_config import TrainConfig
 from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
 
 Floats: TypeAlias = NDArray[np.float64]
-Hidden: TypeAlias = int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
+Hidden: TypeAlias = str | int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
 Self = TypeVar("Self", bound="MPEstimator")
 
 
@@ -47,9 +47,10 @@ class OutlierWarning(UserWarning):
 FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
 NAMED = 3  # columns that an error names
 
+AUTO, USUAL = "auto", (50,)  # widths of the hidden layers: a choice, and what it mostly is
 HIDDEN_FORMS = (
-    "widths such as (50,) or (32, 32), all layers of the network such as [Linear(10, 50), LeakyReLU(), Linear(50, 1)], "
-    "or a function (n_inputs, n_outputs) -> such layers"
+    '"auto", widths such as (50,) or (32, 32), all layers of the network such as [Linear(10, 50), LeakyReLU(), '
+    "Linear(50, 1)], or a function (n_inputs, n_outputs) -> such layers"
 )
 
 
@@ -90,7 +91,7 @@ class MPEstimator(BaseEstimator, ABC):
 
     def __init__(
         self,
-        hidden: Hidden = (50,),
+        hidden: Hidden = AUTO,
         *,
         n_networks: int = 1,
         epochs: int | str = "auto",
@@ -116,6 +117,10 @@ class MPEstimator(BaseEstimator, ABC):
     def history_(self) -> History:
         """What its training told."""
         return self.histories_[0]
+
+    def _usual_hidden(self, n_inputs: int) -> tuple[int, ...]:
+        """Widths of the hidden layers where none were asked for."""
+        return USUAL
 
     @abstractmethod
     def _pose(self, y: NDArray[Any]) -> Posed:
@@ -166,9 +171,9 @@ class MPEstimator(BaseEstimator, ABC):
         self._warn_of_outliers(x, y)
         x_scaling = Scaling.fit(x)
         posed = self._pose(y)
+        hidden = self._usual_hidden(x.shape[1]) if isinstance(self.hidden, str) and self.hidden == AUTO else self.hidden
         networks = [
-            make_network(self.hidden, x.shape[1], posed.n_outputs, copy.deepcopy(posed.head), seed=seed)
-            for seed in seeds
+            make_network(hidden, x.shape[1], posed.n_outputs, copy.deepcopy(posed.head), seed=seed) for seed in seeds
         ]
         for network, start in zip(networks, starts or [], strict=False):
             if start.shape != network.start.shape:

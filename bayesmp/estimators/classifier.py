@@ -21,8 +21,8 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
     Inputs are standardised inside by the training data. Labels may be of any type: numbers, texts, booleans.
 
     Args:
-        hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
-            function (n_inputs, n_outputs) -> layers, which fits any table.
+        hidden: widths of the hidden layers (LeakyReLU between them), () for none; "auto" is (50,); or all layers of the
+            network; or a function (n_inputs, n_outputs) -> layers, which fits any table.
         n_networks: networks that differ in what random_state draws, and predict together (`bayesmp.mixture`). Three
             mostly predict better than one where a function is to be found, and about as well where noise is what is
             left; they take three times as long, or less where there are cores for them, and err on the careful side.

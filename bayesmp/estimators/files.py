@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayesmp import persistence
 from bayesmp.data import Scaling
-from bayesmp.estimators.base import MPEstimator
+from bayesmp.estimators.base import AUTO, MPEstimator
 from bayesmp.history import History
 from bayesmp.network_files import from_file
 
@@ -97,7 +97,8 @@ class SavedEstimator(MPEstimator):
                 name: file.tensor(name).numpy().copy() for name in names if name.startswith(("rows.", "scaling."))
             }
         params = found["params"]
-        params["hidden"] = networks[0].layers if params["hidden"] is None else tuple(params["hidden"])
+        if params["hidden"] != AUTO:
+            params["hidden"] = networks[0].layers if params["hidden"] is None else tuple(params["hidden"])
         model = cls(**params)
         model.networks_ = networks
         model.histories_ = [History.from_json(part["history"], stopped=part["stopped"]) for part in (found, *further)]
@@ -127,8 +128,9 @@ def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
     hidden = params["hidden"]
     if isinstance(hidden, (int, np.integer)):
         hidden = [hidden]
-    is_widths = not callable(hidden) and all(isinstance(part, (int, np.integer)) for part in hidden)
-    params["hidden"] = [int(part) for part in hidden] if is_widths else None
+    if not isinstance(hidden, str):
+        is_widths = not callable(hidden) and all(isinstance(part, (int, np.integer)) for part in hidden)
+        params["hidden"] = [int(part) for part in hidden] if is_widths else None
     if not isinstance(params["random_state"], (int, np.integer)):
         params["random_state"] = None
     return params

@@ -17,6 +17,7 @@ from bayesmp.heads import Regression, RegressionPrediction
 CONSTANT_NOISE_VAR = 1e-4  # targets that are all equal tell no noise; relative to their square, this is taken
 
 UNEQUAL = 1.5  # ratio of residuals from which on a network for each target is worth a word
+FEW_COLUMNS, DEEPER = 2, (16, 16)  # up to which two hidden layers of these widths bend sooner than a wide one
 JUDGED_ROWS, FEW_ROWS = 1024, 30  # rows that residuals are taken from, at most; and the fewest they can be judged by
 
 
@@ -29,8 +30,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
     MultiOutputRegressor(MPRegressor()) of scikit-learn has a network for each.
 
     Args:
-        hidden: widths of the hidden layers (LeakyReLU between them), () for none; or all layers of the network; or a
-            function (n_inputs, n_outputs) -> layers, which fits any table.
+        hidden: widths of the hidden layers (LeakyReLU between them), () for none; "auto" is (50,), and (16, 16) for one
+            or two columns, where a wide layer is slow to bend; or all layers of the network; or a function (n_inputs,
+            n_outputs) -> layers, which fits any table.
         n_networks: networks that differ in what random_state draws, and predict together (`bayesmp.mixture`). Three
             mostly predict better than one where a function is to be found, and about as well where noise is what is
             left; they take three times as long, or less where there are cores for them, and err on the careful side.
@@ -117,6 +119,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _usual_hidden(self, n_inputs: int) -> tuple[int, ...]:
+        return DEEPER if n_inputs <= FEW_COLUMNS else super()._usual_hidden(n_inputs)
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, Floats]:
         x, y = self._check_table(X, y, y_numeric=True, multi_output=True, reset=is_first)

@@ -220,9 +220,21 @@ class TestHidden:
         ):
             bmp.MPRegressor([bmp.Linear(4, 2)]).fit(self.x, self.y)
 
+    @pytest.mark.parametrize("n_columns, widths", [(1, [16, 16]), (2, [16, 16]), (3, [50])])
+    def test_the_usual_widths(self, n_columns, widths, tmp_path):
+        """Of one or two columns two layers, which bend sooner; of classes one. Files keep that it was a choice."""
+        x, y = np.random.default_rng(0).normal(size=(30, n_columns)), np.arange(30.0)
+        model = bmp.MPRegressor(epochs=1).fit(x, y)
+        model.save(tmp_path / "model.safetensors")
+        for regressor in (model, bmp.MPRegressor.load(tmp_path / "model.safetensors")):
+            assert regressor.get_params()["hidden"] == "auto"
+            assert [layer.n_out for layer in regressor.network_.layers if isinstance(layer, bmp.Linear)] == [*widths, 1]
+        labels = bmp.MPClassifier(epochs=1).fit(x, y > 9)
+        assert [layer.n_out for layer in labels.network_.layers if isinstance(layer, bmp.Linear)] == [50, 2]
+
     @pytest.mark.parametrize("hidden", ["50", (5, 0), (2.5,), True, None, [bmp.ReLU(), 5], {5}])
     def test_anything_else_is_refused(self, hidden):
-        with pytest.raises(ValueError, match="hidden must be widths such as"):
+        with pytest.raises(ValueError, match=r"hidden must be .*widths such as"):
             bmp.MPRegressor(hidden).fit(self.x, self.y)
 
     @pytest.mark.parametrize(
