@@ -376,7 +376,7 @@ def test_the_public_surface_is_there():
     assert list(inspect.signature(bmp.from_torch).parameters)[:2] == ["module", "head"]
     assert "weights" in inspect.signature(bmp.to_torch).parameters
     assert next(iter(inspect.signature(bmp.merge).parameters)) == "trainers"
-    assert inspect.signature(bmp.MPRegressor).parameters["hidden"].default == (50,)
+    assert inspect.signature(bmp.MPRegressor).parameters["hidden"].default == "auto"
     found = {command.name or command.callback.__name__ for command in app.registered_commands}
     found |= {group.name for group in app.registered_groups}
     assert {"demo", "fit", "predict", "evaluate", "experiment", "info"} <= found
