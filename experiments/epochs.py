@@ -222,10 +222,10 @@ class Epochs(Experiment):
             f"Mean ± standard error over seeds; {N_TEST:,} new targets in each range, in standardised units. "
             "Calibrated: 0.90. Sequential: the paper's way (its prior, all points in one batch, one example at a "
             "time, in float64). TAGI: pytagi, batches of 10; Laplace: laplace-torch, full curvature at the weights "
-            "that AdamW has reached; IVON: ivon-opt, 100 samples. Settings of IVON were chosen on another draw. Noise "
-            "learned: by ours with tails and by place (NLL and intervals are those of its own predictions), by Laplace "
-            "with the marginal likelihood, by IVON as the mean squared error of an epoch's draws, which maximises its "
-            "bound; not by TAGI, whose way needs another output, nor by the paper's."
+            "that AdamW has reached; IVON: ivon-opt, 100 samples; its settings were chosen on another draw, with the "
+            "noise known. Noise learned: by ours with tails and by place (NLL and intervals are those of its own "
+            "predictions), by Laplace with the marginal likelihood, by IVON as the mean squared error of an epoch's "
+            "draws, which maximises its bound; not by TAGI, whose way needs another output, nor by the paper's."
         )
         tables = []
         for task in dict.fromkeys(result["task"] for result in results):
