@@ -1,4 +1,4 @@
-"""Bayesian networks for regression, ours and others', in one form: train on, then say mean and variance of targets.
+"""Bayesian networks for regression, ours and others', in one form: train on, then say how new targets are distributed.
 
 All see float arrays x (n, d) and y (n,) of order one, and the same layers: LeakyReLU 0.1 (TAGI: ReLU, its own choice).
 Packages are imported when a learner is made; one that is missing or broken is an UnavailableError.
@@ -38,6 +38,19 @@ class Learner(ABC):
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
         """Mean and variance (n,) of new targets, noise included."""
 
+    def predictive(self, x: Floats) -> bmp.RegressionPrediction:
+        """How new targets (n,) are distributed: Gaussian, unless a method says otherwise."""
+        return gaussians(*self.predict(x))
+
+
+def gaussians(mean: Floats, var: Floats) -> bmp.RegressionPrediction:
+    """Gaussians with these moments (n,); what is noise in them does not matter."""
+    return bmp.RegressionPrediction(
+        torch.as_tensor(mean, dtype=torch.float64),
+        torch.as_tensor(var, dtype=torch.float64),
+        torch.zeros((), dtype=torch.float64),
+    )
+
 
 def require(module: str, package: str) -> ModuleType:
     """The module, or an error that says how to get it or why it does not work."""
@@ -50,12 +63,20 @@ def require(module: str, package: str) -> ModuleType:
 
 
 class Ours(Learner):
-    """This library, with its defaults but for the batch size."""
+    """This library, with its defaults but for the batch size.
+
+    Args:
+        x, y: training data.
+        hidden: widths of the hidden layers.
+        noise_var: None learns it, with tails and how it depends on the input, as is the default.
+        seed: of the start and the batches.
+    """
 
     batch_size = 50
 
-    def __init__(self, x: Floats, y: Floats, hidden: Sequence[int], *, noise_var: float, seed: int) -> None:
-        self._network: bmp.Network[Any] = bmp.Network(mlp(x.shape[1], *hidden, 1), bmp.Regression(noise_var), seed=seed)
+    def __init__(self, x: Floats, y: Floats, hidden: Sequence[int], *, noise_var: float | None, seed: int) -> None:
+        head = bmp.Regression("learn" if noise_var is None else noise_var)
+        self._network: bmp.Network[Any] = bmp.Network(mlp(x.shape[1], *hidden, 1), head, seed=seed)
         self._noise_var = noise_var
         self._trainer = self._new_trainer(x, y, seed)
 
@@ -66,8 +87,12 @@ class Ours(Learner):
         self._trainer.run(epochs, progress=False)
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
-        found = self._network.predict(x)
-        return _array(found.mean).ravel(), _array(found.var).ravel()
+        found = self.predictive(x)
+        return _array(found.mean), _array(found.var)
+
+    def predictive(self, x: Floats) -> bmp.RegressionPrediction:
+        found: bmp.RegressionPrediction = self._network.predict(x)
+        return found
 
 
 class Laplace(Learner):
@@ -192,15 +217,21 @@ class Tagi(Learner):
 
 
 class Ivon(Learner):
-    """The variational online Newton method (ivon-opt); predictions are averaged over drawn weights."""
+    """The variational online Newton method (ivon-opt); predictions are averaged over drawn weights.
+
+    A noise that is not given is, after each epoch, the mean squared error of that epoch's draws of the weights: where
+    its variational bound is largest, as a function of the noise.
+    """
 
     batch_size, n_samples = 50, 100
     lr, hess_init, beta2, prior_precision = 0.01, 10.0, 0.99999, 1.0  # best of 18 on another draw of y = x^3
 
-    def __init__(self, x: Floats, y: Floats, hidden: Sequence[int], *, noise_var: float, seed: int) -> None:
+    def __init__(self, x: Floats, y: Floats, hidden: Sequence[int], *, noise_var: float | None, seed: int) -> None:
         ivon = require("ivon", "ivon-opt")
         torch.manual_seed(seed)
-        self._x, self._y, self._noise_var = _tensor(x), _tensor(y)[:, None], noise_var
+        self._x, self._y = _tensor(x), _tensor(y)[:, None]
+        self._learns_noise = noise_var is None
+        self._noise_var = float(self._y.square().mean()) if noise_var is None else noise_var
         self._model = as_torch(mlp(x.shape[1], *hidden, 1))
         self._optimizer = ivon.IVON(
             self._model.parameters(),
@@ -214,12 +245,16 @@ class Ivon(Learner):
 
     def train(self, epochs: int) -> None:
         for _ in range(epochs):
+            total = 0.0
             for rows in torch.randperm(len(self._x), generator=self._generator).split(self.batch_size):
                 with self._optimizer.sampled_params(train=True):
                     self._optimizer.zero_grad()
                     errors = self._model(self._x[rows]) - self._y[rows]
                     (0.5 * errors.square().mean() / self._noise_var).backward()
                 self._optimizer.step()
+                total += float(errors.detach().square().sum())
+            if self._learns_noise:
+                self._noise_var = total / len(self._x)
 
     @torch.no_grad()
     def predict(self, x: Floats) -> tuple[Floats, Floats]:

@@ -17,7 +17,7 @@ from bayesmp.data import Dataset, Scaling, Table, formats
 from benchmarks.networks import mlp
 from experiments import base
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, select, with_error
-from experiments.learners import Floats, Laplace, Tagi
+from experiments.learners import Floats, Laplace, Tagi, gaussians
 from experiments.palette import colour, new_figure, tidy
 
 HIDDEN = (50,)
@@ -105,9 +105,9 @@ class Uci(Experiment):
             n_networks = 1 if parameters["method"] == "ours" else SEVERAL
             found, told = predict_ours(split, seed=seed, max_epochs=parameters.get("max_epochs"), n_networks=n_networks)
         elif parameters["method"] == "laplace":
-            found = _gaussians(*predict_laplace(split, seed=seed))
+            found = gaussians(*predict_laplace(split, seed=seed))
         else:
-            found = _gaussians(*predict_tagi(split, seed=seed))
+            found = gaussians(*predict_tagi(split, seed=seed))
         seconds = time.perf_counter() - started
         return {
             "n_train": len(split.x_train),
@@ -197,15 +197,6 @@ class Uci(Experiment):
         n_splits = max(len(select(results, table=name, method=methods[0])) for name in names)
         caption = f"Test log-likelihood: means over {n_splits} splits with standard errors, and published means."
         return [Picture("log_likelihood.png", caption)]
-
-
-def _gaussians(mean: Floats, var: Floats) -> bmp.RegressionPrediction:
-    """Gaussians with these moments (n,); what is noise in them does not matter."""
-    return bmp.RegressionPrediction(
-        torch.as_tensor(mean, dtype=torch.float64),
-        torch.as_tensor(var, dtype=torch.float64),
-        torch.zeros((), dtype=torch.float64),
-    )
 
 
 def predict_ours(

@@ -53,8 +53,8 @@ class Uniform:
     def gaps(self) -> list[tuple[float, float]]:
         return [(left[1], right[0]) for left, right in zip(self.intervals[:-1], self.intervals[1:], strict=True)]
 
-    def draw(self) -> tuple[Array, Array]:
-        rng = np.random.default_rng(0)
+    def draw(self, seed: int = 0) -> tuple[Array, Array]:
+        rng = np.random.default_rng(seed)
         cubes = [rng.uniform(low, high, size=(self.n_per_interval, self.n_in)) for low, high in self.intervals]
         x = np.concatenate(cubes)
         return x, self.function(x) + self.noise_std * rng.standard_normal(len(x))
@@ -80,9 +80,9 @@ class Moons:
     def gaps(self) -> list[tuple[float, float]]:
         return []
 
-    def draw(self) -> tuple[Array, Array]:
+    def draw(self, seed: int = 0) -> tuple[Array, Array]:
         """Inputs (n, 2) and classes (n,), 0 or 1."""
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         angles = rng.uniform(0.0, np.pi, size=(2, self.n_per_class))
         x = np.concatenate([moon(label, angles[label]) for label in (0, 1)])
         y = np.repeat([0.0, 1.0], self.n_per_class)
@@ -164,9 +164,12 @@ class Case:
         """The network with its default prior and what is known of the likelihood."""
         return bmp.Network(mlp(*self.widths), self.data.head, seed=seed)
 
-    def training_data(self) -> tuple[Array, Array]:
-        """Inputs (n, i) and targets (n,); the sine's in one interval are those of `data.sine`."""
-        return self.data.draw()
+    def training_data(self, seed: int = 0) -> tuple[Array, Array]:
+        """Inputs (n, i) and targets (n,); the sine's in one interval are those of `data.sine`.
+
+        Seed 0 is what the reference posterior has seen; others are further draws of the same kind.
+        """
+        return self.data.draw(seed)
 
     def grid_points(self) -> Array:
         """Inputs (g, i) of the comparison."""

@@ -1,10 +1,16 @@
 """The experiments on bands and on speed: truth, uncertainty, graph, sine."""
 
+import math
+import statistics
+
 import numpy as np
 import pytest
 
-from benchmarks.references import FOLDER
+import bayesmp as bmp
+from benchmarks.networks import mlp
+from benchmarks.references import CASES, FOLDER
 from experiments import uncertainty
+from experiments.base import Options
 
 
 def test_truth_reports_the_ratio_of_standard_deviations(run, tmp_path):
@@ -37,6 +43,63 @@ def test_correlation_of_mass_and_coverage():
     assert uncertainty.mass_correlations(line, np.zeros_like(line))[1] == 0.0
 
 
+def test_no_step_comes_near_what_is_asked_of_a_hundred_networks():
+    """A band that is the same for all seeds holds the truth or not: of all such curves the best steps in the middle."""
+    masses = uncertainty.MASSES
+    steps = [(masses >= start).astype(float) for start in masses]
+    found = [uncertainty.mass_correlations(left, right) for left in steps for right in steps]
+    assert np.max(found) == pytest.approx(math.sqrt(3) / 2, abs=1e-3)
+
+
+def test_correlations_of_nuts_are_those_of_the_points_that_it_holds():
+    """By another road: a point is held by intervals of at least the mass that reaches it, erf(distance / sqrt 2)."""
+    with np.load(FOLDER / "uncertainty.npz") as reference:
+        x = reference["grid"][:, 0]
+        f = 0.5 * x + 0.2 * np.sin(2 * np.pi * x) + 0.3 * np.sin(4 * np.pi * x)
+        distance = np.abs(f - reference["f_mean"]) / reference["f_std"]
+    curves = []
+    for side in (x < -10, x > 10):
+        reached = [math.erf(each / math.sqrt(2)) for each in distance[side]]
+        curves.append(
+            [float(sum(least <= mass for least in reached) > len(reached) / 2) for mass in uncertainty.MASSES]
+        )
+    masses = uncertainty.MASSES.tolist()
+    expected = [statistics.correlation(masses, curve) for curve in curves]
+    expected.append(statistics.correlation(masses * 2, curves[0] + curves[1]))
+    nuts = uncertainty.Bands.of_nuts()
+    assert uncertainty.mass_correlations(*nuts.far_coverage(uncertainty.MASSES)) == pytest.approx(expected)
+
+
+def test_own_data_differ_between_networks_and_are_the_same_each_time():
+    x, y = uncertainty.training_data("ours-own", [0, 1, 2])
+    assert not np.allclose(x[0], x[1]) and not np.allclose(y[1], y[2])
+    for method in ("ours-own", "sequential-own"):  # whatever piece a seed is in
+        (again,), (targets,) = uncertainty.training_data(method, [2])
+        assert (again == x[2]).all() and (targets == y[2]).all()
+    errors = np.concatenate(y) - uncertainty.data.sine_function(np.concatenate(x)[:, 0])
+    assert np.abs(x).max() <= 0.5 and errors.std() == pytest.approx(0.05, rel=0.1)
+    same, _ = uncertainty.training_data("ours", [0, 1])
+    assert (same[0] == same[1]).all() and (same[0] == CASES["uncertainty"].training_data()[0]).all()
+
+
+def test_each_network_is_trained_on_its_own_data():
+    """Ours against a plain fit to the draw; the paper's way against one data set, which is the first network's draw."""
+    ours = {"batch_size": 50, "max_epochs": 3}
+    found = uncertainty.Uncertainty().compute({"method": "ours-own", "seeds": [0, 1], **ours}, Options())
+    case = CASES["uncertainty"]
+    network = bmp.Network(mlp(1, 32, 32, 1), bmp.Regression(0.05**2), seed=1)
+    with pytest.warns(UserWarning, match="not at rest"):
+        bmp.fit(network, *case.training_data(1), progress=False, **ours)
+    expected = network.predict(uncertainty.GRID[:, None])
+    np.testing.assert_array_equal(found["mean"][1], expected.mean.flatten().numpy())
+    own, one = (
+        uncertainty.Uncertainty().compute({"method": method, "seeds": [0, 1], "iterations": 1}, Options())["mean"]
+        for method in ("sequential-own", "sequential")
+    )
+    np.testing.assert_allclose(own[0], one[0], rtol=1e-5)
+    assert np.abs(own[1] - one[1]).max() > 0.1
+
+
 def test_the_grid_is_that_of_the_paper():
     assert len(uncertainty.GRID) == 821
     assert uncertainty.GRID[[0, 1, -1]] == pytest.approx([-20.5, -20.45, 20.5])
@@ -47,9 +110,9 @@ def test_uncertainty_counts_networks_of_all_pieces(run, monkeypatch, tmp_path):
     status, printed, found = run("uncertainty", "--quick")
     assert status == 0, printed
     rows = {row[""]: row for row in found["tables"][0]["rows"]}
-    assert rows["ours"]["networks"] == rows["the paper's way, by us"]["networks"] == 2
+    assert [row for row, content in rows.items() if content["networks"] == 2] == list(uncertainty.TITLES.values())
     assert rows["the paper (published)"]["x < -10, 1/2/3 std"] == "61/86/93"
-    for name in ("ours", "the paper's way, by us"):
+    for name in uncertainty.TITLES.values():
         shares = [int(share) for share in rows[name]["x > 10, 1/2/3 std"].split("/")]
         assert shares == sorted(shares) and set(shares) <= {0, 50, 100}
     assert (tmp_path / "uncertainty" / "bands.png").exists() and (tmp_path / "uncertainty" / "coverage.png").exists()

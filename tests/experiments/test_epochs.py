@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp import metrics
 from experiments import epochs, learners
 from experiments.base import UnavailableError
 
@@ -81,6 +82,58 @@ def test_ours_does_not_get_surer_and_counting_twice_does():
     assert bands[epochs.OursTwice][1] < bands[epochs.Ours][1] / 10
 
 
+def test_known_noise_is_scored_as_a_gaussian():
+    x, y = line()
+    learner = epochs.Ours(x, y, (8,), noise_var=0.01, seed=0)
+    learner.train(20)
+    mean, var = learner.predict(x)
+    found = epochs._scores(learner.predictive(x), y)
+    assert found["NLL"] == pytest.approx(metrics.gaussian_nll(mean, var, y), abs=1e-5)
+    assert found["coverage"] == metrics.coverage(mean, np.sqrt(var), y, 0.9)
+
+
+def test_learned_noise_is_scored_with_its_tails_and_where_it_lies():
+    """By another road: its probability function tells what the intervals hold, and its slope the density."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1.5, 1.5, (400, 1))
+    y = 0.8 * x[:, 0] + 0.3 * np.exp(x[:, 0]) * rng.standard_t(3, 400)
+    learner = epochs.Ours(x[:200], y[:200], (8,), noise_var=None, seed=0)
+    learner.train(60)
+    new, targets = x[200:], y[200:]
+    prediction = learner.predictive(new)
+    noise = prediction.aleatoric_var.numpy()
+    assert noise[new[:, 0] > 1].mean() > 2 * noise[new[:, 0] < -1].mean() and not prediction.is_gaussian
+    found = epochs._scores(prediction, targets)
+    below = prediction.cdf(targets).numpy()
+    assert found["coverage"] == pytest.approx(np.mean((below >= 0.05) & (below <= 0.95)), abs=0.006)
+    step = 1e-2
+    slope = (prediction.cdf(targets + step) - prediction.cdf(targets - step)).double().numpy() / (2 * step)
+    seen = slope > 1e-3  # beyond, float32 cannot tell
+    each = -prediction.log_prob(targets).double().numpy()
+    assert seen.mean() > 0.9
+    np.testing.assert_allclose(each[seen], -np.log(slope[seen]), atol=0.02)
+    assert found["NLL"] == pytest.approx(each.mean())
+    mean, var = learner.predict(new)
+    assert abs(found["NLL"] - metrics.gaussian_nll(mean, var, targets)) > 0.01
+
+
+def test_noise_of_new_targets_is_found_by_ours():
+    x, y = line(200)
+    learner = epochs.Ours(x, y, (8,), noise_var=None, seed=0)
+    learner.train(60)
+    assert float(learner.predictive(x).noise_var) == pytest.approx(0.01, rel=0.3)
+
+
+def test_ivon_finds_the_noise_of_a_line():
+    pytest.importorskip("ivon")
+    x, y = line(200)
+    learner = learners.Ivon(x, y, (8,), noise_var=None, seed=0)
+    learner.train(200)
+    mean, var = learner.predict(x)
+    assert 0.006 < learner._noise_var < 0.02 and (var > learner._noise_var).all()
+    assert 0.8 < metrics.coverage(mean, np.sqrt(var), y) < 0.99
+
+
 def test_ivon_learns_a_line():
     pytest.importorskip("ivon")
     x, y = line()
@@ -102,6 +155,25 @@ def test_laplace_has_the_moments_of_the_closed_form_on_a_linear_model():
     covariance = np.linalg.inv(design.T @ design / 0.01 + prior * np.eye(2))
     _, var = learner.predict(x)
     np.testing.assert_allclose(var, np.einsum("ni,ij,nj->n", design, covariance, design) + 0.01, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_laplace_finds_the_noise_that_makes_data_most_likely():
+    """A linear model has its evidence in closed form, N(y; 0, design design' / prior + noise); the best of a grid."""
+    pytest.importorskip("laplace")
+    x, y = line()
+    learner = learners.Laplace(x, y, (), noise_var=None, seed=0)
+    learner.train(1500)  # to the least squares, nearly
+    design = np.column_stack([x[:, 0], np.ones(len(x))])
+    prior = float(torch.as_tensor(learner._fitted.prior_precision).detach().mean())
+
+    def evidence(noise_var):
+        covariance = design @ design.T / prior + noise_var * np.eye(len(x))
+        return -0.5 * (np.linalg.slogdet(covariance)[1] + y @ np.linalg.solve(covariance, y))
+
+    grid = np.geomspace(1e-3, 1e-1, 400)
+    best = grid[np.argmax([evidence(noise_var) for noise_var in grid])]
+    assert float(torch.as_tensor(learner._fitted.sigma_noise).detach()) ** 2 == pytest.approx(best, rel=0.03)
 
 
 def test_the_evidence_from_eigenvalues_is_the_one_with_the_determinant():
@@ -131,13 +203,24 @@ def test_the_quick_version_runs_and_tells_what_cannot_run(run, tmp_path, monkeyp
     assert status == 0, printed
     assert {row["method"] for row in found["tables"][0]["rows"]} == {
         "ours",
+        "ours, noise learned",
         "ours, counting twice",
         "sequential",
         "sequential, counting twice",
     }
-    assert set(found["missing"]) == {f"cubic, {method}, seed 0" for method in ("tagi", "laplace", "ivon")}
+    refused = ("tagi", "laplace", "laplace-learned", "ivon", "ivon-learned")
+    assert set(found["missing"]) == {f"cubic, {method}, seed 0" for method in refused}
     assert "not here" in found["missing"]["cubic, tagi, seed 0"]
-    assert (tmp_path / "epochs" / "epochs.png").exists()
+    assert [picture["file"] for picture in found["pictures"]] == ["epochs.png", "noise.png"]
+    assert all((tmp_path / "epochs" / picture["file"]).exists() for picture in found["pictures"])
+
+
+def test_learned_noise_alone_can_be_run_and_drawn(run, tmp_path):
+    status, printed, found = run("epochs", "--quick", "--parts", "ours-learned")
+    assert status == 0, printed
+    assert [picture["file"] for picture in found["pictures"]] == ["noise.png"]
+    (piece,) = found["pieces"]
+    assert piece["coverage inside"][-1] > 0.8, "the noise leaves room for means that are not there yet"
 
 
 def _refuse(module, package):
