@@ -32,7 +32,8 @@ class Argmax(Classifier):
 
     Labels may be wrong, or say little because classes overlap. A network that takes them for clean learns them by
     heart. So how far labels lie from the outputs is learned like the noise of a regression: the variance v of targets
-    +1 and -1 around outputs that have not seen them, at least that of clean labels (docs/lab-notes.md).
+    +1 and -1 around outputs that have not seen them, at least that of clean labels (docs/lab-notes.md). It is counted
+    in units of what these targets vary by: v = 1 says that labels tell nothing, be it of two classes or of twenty.
 
     Where some classes are more frequent than others, two things follow from their shares. An output counts for v as
     often as its class occurs: nobody errs about rare ones, and many of them would make the labels of all look clean.
@@ -132,8 +133,8 @@ class Argmax(Classifier):
     def _centres(self, label_var: Tensor, shares: Tensor) -> Tensor:
         """Centres (c,), or (k, c) for variances of labels (k, 1)."""
         noise = self.noise * (label_var / self.target_var)
-        all_noise = 4.0 * self.target**2 * (shares.square() * (1.0 - shares)).sum()
-        above = (label_var - self.target_var) / (all_noise - self.target_var).clamp_min(torch.finfo(shares.dtype).tiny)
+        all_noise = self.target**2
+        above = (label_var - self.target_var) / max(all_noise - self.target_var, torch.finfo(shares.dtype).tiny)
         is_noise = torch.where(label_var >= all_noise, 1.0, above.clamp(0.0, 1.0))  # none of clean labels, up to all
         return is_noise * centres_of_shares(shares, noise=noise, target=self.target)
 
@@ -157,30 +158,26 @@ class Argmax(Classifier):
         if var < TAKEN_FOR_CLEAN * self.target_var:
             return "labels are clean"
         return (
-            f"labels have a variance of {var:.2g} around the outputs, clean ones {self.target_var:g}: some are wrong, "
-            "or classes overlap"
+            f"labels have a variance of {var:.2g} around the outputs, clean ones {self.target_var:g}, those that tell "
+            f"nothing {self.target**2:g}: some are wrong, or classes overlap"
         )
 
     def largest_constant(self, y: Tensor) -> float:
-        """The variance of targets +1 and -1 around their means, of each class as often as it occurs: labels that say
-        nothing.
-        """
-        if not self.is_heard_in_training:
-            return math.inf
-        shares = torch.bincount(y).double() / len(y)
-        return float(4.0 * self.target**2 * (shares.square() * (1.0 - shares)).sum())
+        """That of labels that tell nothing."""
+        return self.target**2 if self.is_heard_in_training else math.inf
 
     def to_heard(self, m_out: Moments, y: Tensor) -> Tensor:
-        """Log of prod N(centre +1 or -1; mean, var + v) over all outputs, for each variance v of labels; each output
-        counts as often as its class occurs, 1 on average.
+        """Log of prod N(centre +1 or -1; mean, var + v) over all outputs, for each variance v of labels, here in the
+        units of the outputs; each output counts as often as its class occurs, 1 on average.
         """
         if not self.is_heard_in_training:
             return super().to_heard(m_out, y)
-        is_true = torch.nn.functional.one_hot(y, m_out.mean.shape[1]).bool()
+        n_classes = m_out.mean.shape[1]
+        is_true = torch.nn.functional.one_hot(y, n_classes).bool()
         grid = self.grid_like(m_out.mean)[self.heard]
         miss = (torch.where(is_true, self.target, -self.target) - m_out.mean)[..., None]  # (b, c, k)
-        var = m_out.var[..., None] + grid
         shares = self._shares_like(m_out.mean)
+        var = m_out.var[..., None] + grid * spread_of_targets(n_classes if shares is None else shares)
         if shares is None:
             return -0.5 * (torch.log(var) + miss.square() / var).sum((0, 1))
         miss = miss + self._centres(grid[:, None], shares).t()
@@ -241,3 +238,14 @@ class Argmax(Classifier):
         options += [] if is_default else [f"target_var={self.target_var!r}"]
         options += [] if self.scale == "learn" else [f"scale={self.scale!r}"]
         return f"Argmax({', '.join(options)})"
+
+
+def spread_of_targets(shares: Tensor | int) -> Tensor | float:
+    """The variance of targets +1 and -1 around their means, of each class as often as it occurs.
+
+    Args:
+        shares: of the classes, (c,), or the number of classes that are equally frequent.
+    """
+    if isinstance(shares, int):
+        return 4.0 * (1.0 - 1.0 / shares) / shares
+    return 4.0 * (shares.square() * (1.0 - shares)).sum()

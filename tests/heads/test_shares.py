@@ -11,6 +11,7 @@ import bayesmp as bmp
 from bayesmp.equations.likelihood import centres_of_shares
 from bayesmp.gaussian import Moments
 from bayesmp.heads import Argmax
+from bayesmp.heads.argmax import spread_of_targets
 from tests.helpers import mlp
 
 SHARES = torch.tensor([0.40, 0.25, 0.15, 0.08, 0.05, 0.03, 0.02, 0.02], dtype=torch.float64)
@@ -43,7 +44,7 @@ def test_outputs_that_know_nothing_rest_at_the_shares() -> None:
 
 
 def test_clean_labels_have_targets_around_zero() -> None:
-    """But a class that is so rare that clean labels vary more than its own is known by its share alone."""
+    """Those that tell nothing are known by their shares alone, rare ones, too."""
     head, y = Argmax(), torch.tensor([0] * 60 + [1] * 40 + [2] * 50)
     head.know_targets(y, 3)
     like = torch.zeros(1)
@@ -57,9 +58,9 @@ def test_clean_labels_have_targets_around_zero() -> None:
     assert isinstance(even, torch.Tensor) and float(even.abs().max()) < 1e-6
     head = Argmax()
     head.know_targets(torch.tensor([0] * 989 + [1] * 9), 2)
-    rare = head.centre_of(torch.tensor(0.1), like)
+    rare = head.centre_of(torch.tensor(1.0), like)
     assert isinstance(rare, torch.Tensor)
-    torch.testing.assert_close(rare, centres_of_shares(torch.tensor([0.99, 0.01]), noise=0.3, target=1.0))
+    torch.testing.assert_close(rare, centres_of_shares(torch.tensor([0.99, 0.01]), noise=3.0, target=1.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -75,7 +76,8 @@ def test_a_variance_is_judged_by_frequent_classes(dtype: torch.dtype) -> None:
     for k, v in enumerate(head.grid[head.heard].tolist()):
         centre = head.centre_of(torch.tensor(v, dtype=dtype), mean)
         targets = centre + 2.0 * torch.nn.functional.one_hot(y, 3).to(dtype) - 1.0
-        density = torch.distributions.Normal(mean, (var + v).sqrt()).log_prob(targets) + 0.5 * math.log(2.0 * math.pi)
+        std = (var + v * spread_of_targets(shares)).sqrt()
+        density = torch.distributions.Normal(mean, std).log_prob(targets) + 0.5 * math.log(2.0 * math.pi)
         torch.testing.assert_close(found[k], 3.0 * (shares * density).sum(), rtol=1e-4, atol=1e-4)
 
 
