@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bayesmp.data import MissingDataError
@@ -99,6 +100,12 @@ def _run(experiment: Experiment, arguments: argparse.Namespace) -> int:
         print(f"{experiment.title}: {len(pieces)} pieces", flush=True)
         outcomes = compute_missing(experiment, pieces, store, options, jobs=arguments.jobs, commit=arguments.commit)
     kept = written(experiment, pieces, folder) if arguments.draw else {}
+    if options.parts and not arguments.draw:  # the other parts stay in the results, as far as they are there
+        whole = experiment.pieces(replace(options, parts=()))
+        asked = {piece.label for piece in pieces}
+        others = [piece for piece in whole if piece.label not in asked]
+        kept = written(experiment, others, folder)
+        pieces = [piece for piece in whole if piece.label in asked or piece.label in kept or store.load(piece)]
     return _show(experiment, pieces, store, folder, outcomes, options, kept)
 
 
@@ -122,6 +129,8 @@ def _show(
     }
     if not results:
         raise ValueError(f"no piece of {experiment.name} is in {store.folder}; run it without --draw first")
+    if len(pieces) == len(experiment.pieces(replace(options, parts=()))):
+        options = replace(options, parts=())
     settings = {"quick": options.quick, "seeds": experiment.n_seeds(options), "parts": list(options.parts)}
     command = repeat_command(experiment, options)
     tables = write_results(experiment, results, folder, command=command, settings=settings, missing=missing)

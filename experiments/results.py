@@ -15,6 +15,7 @@ from experiments.store import write_whole
 
 VERSIONS = ("bayesmp", "torch", "numpy", "python")
 MACHINE = ("device", "processor", "cores")
+BEFORE = "results-before.json"
 SHOWN = 8  # missing pieces that a table names
 
 
@@ -69,9 +70,23 @@ def write_results(
             for result in results
         ],
     }
+    keep_lost(folder, {result.piece.label for result in results})
     write_whole(folder / "results.json", json.dumps(content, indent=1) + "\n")
     write_whole(folder / "table.md", as_markdown(content))
     return tables
+
+
+def keep_lost(folder: Path, labels: set[str]) -> None:
+    """A copy of results.json, if it holds pieces that are not among these."""
+    path = folder / "results.json"
+    try:
+        content = path.read_text(encoding="utf-8")
+        lost = {entry["label"] for entry in json.loads(content)["pieces"]} - labels
+    except (FileNotFoundError, KeyError, ValueError):
+        return
+    if lost:
+        write_whole(folder / BEFORE, content)
+        print(f"{len(lost)} pieces of results.json are not among the new results; it is kept as {BEFORE}", flush=True)
 
 
 def written(experiment: Experiment, pieces: Sequence[Piece], folder: Path) -> dict[str, Result]:

@@ -96,20 +96,30 @@ def test_draw_takes_what_results_hold_where_pieces_are_gone(squares, run, tmp_pa
     shutil.rmtree(tmp_path / "squares" / "pieces")
     _, _, again = run("squares", "--draw")
     assert again == first and again["commits"] == [{"commit": "abc"}]
-    run("squares", "--parts", "large", "--commit", "def")  # writes results of this part alone
-    (tmp_path / "squares" / "results.json").write_text(json.dumps(first))
-    _, _, mixed = run("squares", "--draw")
+    _, _, mixed = run("squares", "--parts", "large", "--commit", "def")  # the other part stays as it was
     assert [mixed["made"][piece["made"]]["commit"] for piece in mixed["pieces"]] == ["abc", "abc", "abc", "def"]
+    assert mixed["missing"] == {} and mixed["command"] == "bayesmp experiment squares"
+    assert run("squares", "--draw")[2] == mixed
     monkeypatch.setattr(squares, "version", 2)
     status, printed, _ = run("squares", "--draw")
     assert status == 1 and "no piece of squares" in printed
 
 
 def test_pieces_with_arrays_are_not_taken_from_results(squares, run, tmp_path):
-    run("squares")
+    first = run("squares")[2]
     shutil.rmtree(tmp_path / "squares" / "pieces")
     status, printed, _ = run("squares", "--draw")
     assert status == 1 and "no piece of squares" in printed
+    _, printed, found = run("squares", "--parts", "large")
+    assert [piece["label"] for piece in found["pieces"]] == ["number 10"] and found["command"].endswith("--parts large")
+    assert "3 pieces of results.json are not among the new results; it is kept as results-before.json" in printed
+    assert json.loads((tmp_path / "squares" / "results-before.json").read_text()) == first
+
+
+def test_a_part_joins_those_that_are_there(squares, run):
+    assert len(run("squares", "--parts", "large")[2]["pieces"]) == 1
+    _, _, found = run("squares", "--parts", "small")
+    assert [piece["square"] for piece in found["pieces"]] == [0, 1, 4, 100] and sorted(squares.calls) == [0, 1, 2, 10]
 
 
 def test_list_shows_what_is_there(squares, run):
