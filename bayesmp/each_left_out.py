@@ -75,7 +75,7 @@ def leave_each_out(
         inside, outside = belief.split_covariance(gradients)
         means.append(m_out.mean)
         insides.append(inside.to(m_out.mean))
-        outsides.append(torch.zeros(0) if outside is None else outside.to(m_out.mean))
+        outsides.append(m_out.mean.new_zeros(0) if outside is None else outside.to(m_out.mean))
     mean, inside, outside = torch.cat(means), torch.cat(insides), torch.cat(outsides)
     covariance = inside if belief.is_exact else inside + outside
     slope, precision = pull_of(network.head, mean, covariance, torch.zeros_like(mean), y, log_weights)

@@ -111,7 +111,8 @@ def influence_of(
         nlls.append(_surprise(network, left.x, left.outputs, left.y).cpu())
         rest.append(torch.stack([left.distance, left.leverage]).cpu())
     if not rest:
-        return torch.zeros(0), torch.zeros(0), torch.zeros(0)
+        none = torch.zeros(0, dtype=network.dtype)
+        return none, none, none
     distance, leverage = torch.cat(rest, 1)
     return distance, torch.cat(nlls), leverage
 

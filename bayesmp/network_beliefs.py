@@ -53,7 +53,7 @@ class NetworkBeliefs(Structure[P]):
         self.yesterday: Yesterday | None = None
         self.prior = belief
         self.start = start
-        self.sum_share = torch.ones(len(self.layers))
+        self.sum_share = torch.ones(len(self.layers), dtype=torch.float32)
         self.regime = MOMENTS
         self._renew_belief: Callable[[], None] | None = None
         self.belief = None

@@ -175,7 +175,8 @@ class Argmax(Classifier):
         n_classes = m_out.mean.shape[1]
         is_true = torch.nn.functional.one_hot(y, n_classes).bool()
         grid = self.grid_like(m_out.mean)[self.heard]
-        miss = (torch.where(is_true, self.target, -self.target) - m_out.mean)[..., None]  # (b, c, k)
+        targets = torch.where(is_true, self.target, -self.target).to(m_out.mean)
+        miss = (targets - m_out.mean)[..., None]  # (b, c, k)
         shares = self._shares_like(m_out.mean)
         var = m_out.var[..., None] + grid * spread_of_targets(n_classes if shares is None else shares)
         if shares is None:

@@ -58,7 +58,7 @@ class RegressionPrediction:
     mean: Tensor
     epistemic_var: Tensor
     noise_var: Tensor
-    noise_spread: Tensor = field(default_factory=lambda: torch.zeros(()))
+    noise_spread: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
     local_noise: LocalNoise | None = None
 
     @property

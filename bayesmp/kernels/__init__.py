@@ -47,7 +47,7 @@ if named := os.environ.get("BAYESMP_BACKEND"):
 
 def backend_in_use() -> str:
     """What answers on the CPU: "fused" or "torch"."""
-    one = torch.ones(1)
+    one = torch.ones(1, dtype=torch.float32)
     return "torch" if _launch("weight_curvature", one, one) is None else "fused"
 
 

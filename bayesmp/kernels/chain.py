@@ -86,7 +86,8 @@ def product() -> int | None:
 
 def _is_right(entry: Any) -> bool:
     """Whether it multiplies, on a sample. Sizes are of 64 bits, of which a BLAS for 32 reads the lower half."""
-    left, right, found = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4), torch.ones(2, 4)
+    left, right = (torch.arange(n, dtype=torch.float32).view(-1, k) for n, k in ((6, 3), (12, 4)))
+    found = torch.ones(2, 4, dtype=torch.float32)
     sizes = [ctypes.byref(ctypes.c_int64(size)) for size in (4, 2, 3, 4, 3, 4)]  # by columns: found^T = right^T left^T
     one, m, n, k, *widths = ctypes.byref(ctypes.c_float(1.0)), *sizes
     parts = [ctypes.c_void_p(part.data_ptr()) for part in (right, left, found)]

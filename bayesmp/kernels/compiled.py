@@ -131,7 +131,7 @@ def forget() -> None:
 
 def _sample() -> tuple[Moments, Gaussian]:
     """Ordinary messages at an activation."""
-    grid = torch.linspace(-3.0, 3.0, 37)
+    grid = torch.linspace(-3.0, 3.0, 37, dtype=torch.float32)
     return Moments(grid, 0.5 + grid.square()), Gaussian(0.3 - grid.flip(0), 0.1 + grid.abs())
 
 

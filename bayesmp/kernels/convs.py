@@ -52,12 +52,12 @@ def op_input(conv: ConvMap, z: Tensor, w: Tensor) -> Tensor:
     """equations.linear_maps.ConvMap.op_input: (b, o, oh, ow), (o, c, kh, kw) -> (b, c, h, w)."""
     z, weight = z.contiguous(memory_format=torch.channels_last), w.permute(2, 3, 0, 1).contiguous()
     (height, width), (kh, kw, o, c) = conv.size_out, weight.shape
-    out = torch.empty((len(z), c, *conv.size_in), memory_format=torch.channels_last)
+    out = torch.empty((len(z), c, *conv.size_in), dtype=torch.float32, memory_format=torch.channels_last)
     window = Window(*conv.size_in, c, height, width, o, kh, kw)
     entry, where = entry_of("conv_to_input"), ctypes.byref(window)
 
     def work(begin: int, end: int) -> None:
-        room = torch.zeros(height, width + 2 * (kw - 1), o)
+        room = torch.zeros(height, width + 2 * (kw - 1), o, dtype=torch.float32)
         entry(where, begin, end, z.data_ptr(), weight.data_ptr(), room.data_ptr(), out.data_ptr())
 
     share_out(len(z), max(1, LEAST_PRODUCTS // max(1, height * width * w.numel())), work)
@@ -75,10 +75,10 @@ def patch_products(conv: ConvMap, x: Tensor) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     n_images, c, (kh, kw) = len(x), x.shape[1], conv.kernel
     window = Window(*conv.size_in, c, *conv.size_out, 0, kh, kw)
-    entry, where, found = entry_of("patch_products"), ctypes.byref(window), torch.empty(kh * kw * c, kh * kw * c)
+    entry, where, found = entry_of("patch_products"), ctypes.byref(window), torch.empty(kh * kw * c, kh * kw * c, dtype=torch.float32)
 
     def work(begin: int, end: int) -> None:
-        room = torch.empty(2 * kh - 1, 2 * kw - 1, c, c)
+        room = torch.empty(2 * kh - 1, 2 * kw - 1, c, c, dtype=torch.float32)
         entry(where, begin, end, n_images, x.data_ptr(), room.data_ptr(), found.data_ptr())
 
     n_shifts = (kh - 1) * (2 * kw - 1) + kw  # of one half: the other is the same turned round
@@ -97,7 +97,7 @@ def _summed(
     sums: dict[int, Tensor] = {}
 
     def part(begin: int, end: int) -> None:
-        sums[begin] = torch.zeros(shape)
+        sums[begin] = torch.zeros(shape, dtype=torch.float32)
         work(begin, end, sums[begin])
 
     share_out(n_images, max(1, LEAST_PRODUCTS // max(1, positions[0] * positions[1] * n_products)), part)

@@ -23,7 +23,7 @@ def exact_back(
     parts.append(mean.new_zeros(n_out) if bias_var is None else bias_var.contiguous())
     size = n_out * n_in
     wide = torch.zeros(2 * size + 3 * n_out, dtype=torch.float64)
-    to_input = torch.zeros(2, 0 if is_known else n, n_in)
+    to_input = torch.zeros(2, 0 if is_known else n, n_in, dtype=torch.float32)
     to_weight, sums = wide.data_ptr(), wide.data_ptr() + 16 * size  # behind 2 * size numbers of 8 bytes
     entry_of("exact_back")(n, n_out, n_in, is_known, is_constant, pointers(parts), to_weight, sums, to_input.data_ptr())
     tau, rho, *found = wide.to(mean.dtype).split_with_sizes([size, size, n_out, n_out, n_out])
@@ -36,7 +36,7 @@ def argmax_to_latent(
 ) -> Gaussian:
     """equations.likelihood.argmax_to_latent."""
     mean, var, labels = m_in.mean.contiguous(), m_in.var.contiguous(), y.contiguous()
-    out = torch.empty(2, *mean.shape)
+    out = torch.empty(2, *mean.shape, dtype=torch.float32)
     constants = (noise, target / target_var, 1.0 / target_var)
     entry_of("argmax_to_latent")(
         *mean.shape, labels.data_ptr(), pointers([mean, var]), out.data_ptr(), *map(float, constants)

@@ -41,4 +41,5 @@ def move_means(
     assert all(part.is_contiguous() for part in vectors)
     inputs = pointers([direction, innovation, prior_rho, marginal.rho, step])
     changed = (part.data_ptr() for part in (origin, marginal.tau, shift))
-    return torch.tensor(entry_of("move_means")(len(origin), 1.0 / n_sites, inputs, *changed)).sqrt_()
+    moved = entry_of("move_means")(len(origin), 1.0 / n_sites, inputs, *changed)
+    return torch.tensor(moved, dtype=torch.float32).sqrt_()

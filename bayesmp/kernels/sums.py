@@ -49,7 +49,7 @@ def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
     share_out(n, compiled.LEAST_WORK, work)
     mean, second, var, square = (sum(parts) / n for parts in zip(*(sums[k] for k in sorted(sums)), strict=True))
     spread = max(second - mean * mean, 0.0) + var
-    return torch.tensor(square / (spread + torch.finfo(change.dtype).tiny))
+    return torch.tensor(square / (spread + torch.finfo(change.dtype).tiny), dtype=torch.float32)
 
 
 def count_rejected(message: Gaussian) -> Tensor:

@@ -96,7 +96,7 @@ class DenseChain:
         marginal, n_outputs = network.marginal, network.n_outputs
         x, outputs, answers = (
             batch.x.contiguous(),
-            torch.empty(2, len(batch.x), n_outputs),
+            torch.empty(2, len(batch.x), n_outputs, dtype=torch.float32),
             torch.zeros(3, dtype=torch.float64),
         )
         settings = schedule.settings
@@ -131,7 +131,7 @@ class DenseChain:
         size = kernels.chain_room(visit, tensors)
         if size is None or size > MAX_ROOM:
             return None
-        room = torch.empty(size)
+        room = torch.empty(size, dtype=torch.float32)
         visit.room = address(room)
         chain.out(visit)
         m_out = Moments(outputs[0], outputs[1])
