@@ -79,7 +79,8 @@ class Bent(Belief):
     @property
     def degrees_of_freedom(self) -> float:
         """Data settle less where U has settled it before: tr(B^T (H - D) B), with B^T H B = I - (L L^T)^{-1}."""
-        inverse = torch.linalg.solve_triangular(self.factor, torch.eye(len(self.factor), dtype=self.factor.dtype, device=self.factor.device), upper=False)
+        eye = torch.eye(len(self.factor), dtype=self.factor.dtype, device=self.factor.device)
+        inverse = torch.linalg.solve_triangular(self.factor, eye, upper=False)
         settled = len(inverse) - float(inverse.square().sum())
         of_prior = sum(
             float((part.double().square() / var.T.double()[..., None]).sum())

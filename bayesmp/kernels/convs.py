@@ -75,7 +75,8 @@ def patch_products(conv: ConvMap, x: Tensor) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     n_images, c, (kh, kw) = len(x), x.shape[1], conv.kernel
     window = Window(*conv.size_in, c, *conv.size_out, 0, kh, kw)
-    entry, where, found = entry_of("patch_products"), ctypes.byref(window), torch.empty(kh * kw * c, kh * kw * c, dtype=torch.float32)
+    entry, where = entry_of("patch_products"), ctypes.byref(window)
+    found = torch.empty(kh * kw * c, kh * kw * c, dtype=torch.float32)
 
     def work(begin: int, end: int) -> None:
         room = torch.empty(2 * kh - 1, 2 * kw - 1, c, c, dtype=torch.float32)
