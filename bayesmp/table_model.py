@@ -23,47 +23,18 @@ from sklearn.exceptions import ConvergenceWarning
 from bayesmp import checks, metrics, persistence
 from bayesmp.estimators import MPClassifier, MPRegressor
 from bayesmp.estimators.base import Floats, OutlierWarning
-from bayesmp.gaussian import Moments
 from bayesmp.heads import ClassPrediction, RegressionPrediction
-from bayesmp.network import Network
+from bayesmp.table_facts import Facts, judge_training, spread_of
 from bayesmp.tables import TableEncoder, TableError, Target, plural, require_pandas
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 MIN_ROWS = 5
-UNLIKE = 0.99  # share of the training rows that are not unlike the others
-UNLIKE_ROWS = 5_000  # of the training data that are asked for it, at most
-MAX_LEVERAGE = 0.8  # what a row may hold of its own output; beyond that, leaving it out would say next to nothing
 MARKED_ROWS = 1_024  # of the training data that can be known again one by one
 FEW_ROWS = 30  # too few to judge calibration
 GAP = 0.03  # of coverage or confidence that is no fault
 SKEWED, EVEN = 2.0, 1.0  # skewness from which logarithms are worth a word, and what they may have themselves at most
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of the training data.
-
-    Attributes:
-        source: name of the file.
-        made: day of the training.
-        n_rows: rows with a target.
-        guess: what one would say without inputs: mean and standard deviation of the target, or shares of the classes.
-        unlike: spread of the outputs (`_spread`) that only 1 % of the training rows exceed when they are left out.
-        noise_std: of the targets around the function, in their units; None for classes.
-        fingerprint: of the training inputs, to know them again.
-        row_marks: of up to 1,024 training rows with their targets, to know some of them again; empty in older files.
-    """
-
-    source: str
-    made: str
-    n_rows: int
-    guess: tuple[float, ...]
-    unlike: float
-    noise_std: float | None
-    fingerprint: str
-    row_marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +104,11 @@ class TableModel:
             warnings.simplefilter("ignore", OutlierWarning)  # `tell_outliers` does, by the names of the table
             estimator.fit(x, y)
         estimator.verbose = False
-        unlike, noise_std = _judge_training(estimator, x)
+        unlike, noise_std, noise_range = judge_training(estimator, x)
         made, known_by = datetime.date.today().isoformat(), _fingerprint(x)
         some = np.random.default_rng(0).permutation(len(y))[:MARKED_ROWS]
         marks = tuple(_row_marks(x[some], y[some]))
-        facts = Facts(source, made, len(y), _guess(target, y), unlike, noise_std, known_by, marks)
+        facts = Facts(source, made, len(y), _guess(target, y), unlike, noise_std, known_by, marks, noise_range)
         return cls(encoder, target, estimator, facts)
 
     @property
@@ -163,7 +134,7 @@ class TableModel:
         """
         encoded = self.encoder.transform(frame)
         known = self.estimator._predict(encoded.x)
-        is_unlike = (_spread(known.epistemic_var) > self.facts.unlike) | encoded.is_unseen
+        is_unlike = (spread_of(known.epistemic_var) > self.facts.unlike) | encoded.is_unseen
         if isinstance(known, RegressionPrediction):
             assert self.estimator._y_scaling is not None
             known = known.undo(self.estimator._y_scaling)
@@ -272,7 +243,7 @@ class TableModel:
         table = header[persistence.TABLE]
         try:
             target = Target(**table["target"])
-            lists = {name: tuple(table["facts"].get(name, ())) for name in ("guess", "row_marks")}
+            lists = {name: tuple(table["facts"].get(name, ())) for name in ("guess", "row_marks", "noise_range")}
             facts = Facts(**{**table["facts"], **lists})
             encoder = TableEncoder.from_json(table["encoder"])
         except (KeyError, TypeError) as error:
@@ -360,36 +331,3 @@ def _guess(target: Target, y: NDArray[Any]) -> tuple[float, ...]:
         return mean, std or abs(mean) or 1.0  # rows held out may be the only ones that differ
     counts = np.unique(y, return_counts=True)[1]
     return tuple((counts / counts.sum()).tolist())
-
-
-def _spread(epistemic_var: torch.Tensor) -> Floats:
-    """How unsure the network is of its outputs (n, o), as one number per row."""
-    return epistemic_var.mean(1).sqrt().numpy()
-
-
-def _judge_training(estimator: MPRegressor | MPClassifier, x: Floats) -> tuple[float, float | None]:
-    """The spread that marks rows as unlike the training data, and the std of the noise in units of the target.
-
-    A row that was trained on is known better than a new one of the same kind; so its own message, of precision rho, is
-    taken out: var / (1 - rho var). With it in, a third of the new rows of a small table would be marked.
-    """
-    rows = np.random.default_rng(0).permutation(len(x))[:UNLIKE_ROWS]
-    assert estimator._y is not None
-    y = estimator._y[rows] if isinstance(estimator, MPClassifier) else estimator._y_scaling.apply(estimator._y[rows])
-    inputs, targets = estimator._x_scaling.apply(x[rows]), torch.as_tensor(y)
-    each = [_left_out(network, inputs, targets) for network in estimator.networks_]
-    means, variances = (torch.stack(parts) for parts in zip(*each, strict=True))
-    unlike = float(np.quantile(_spread(variances.mean(0) + means.var(0, correction=0)), UNLIKE))
-    known = estimator._predict(x[:1])
-    if isinstance(known, ClassPrediction):
-        return unlike, None
-    assert estimator._y_scaling is not None
-    return unlike, float(known.noise_var.sqrt()) * float(estimator._y_scaling.std[0])
-
-
-def _left_out(network: Network, x: Floats, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Means of the outputs of training rows, and their variances without each row's own message."""
-    known = network.predict(x)
-    mean, var = known.mean, known.epistemic_var
-    message = network.head.to_latent(Moments(mean, var), y, network.head_log_weights.to(mean))
-    return mean, var / (1.0 - message.rho * var).clamp_min(1.0 - MAX_LEVERAGE)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bayesmp.table_model import TableModel
 
 SHOWN = 40  # columns of a model that are listed
+TELLS_RANGE = 1.25  # times the lower end of the noise that the upper one must have to be told
 
 
 @with_errors
@@ -86,6 +87,9 @@ def _about_model(model: TableModel) -> dict[str, str]:
     rows["leave-one-out"] = ", ".join(scores)
     if facts.noise_std is not None:
         rows["noise"] = f"{facts.noise_std:.4g} (standard deviation)"
+        if facts.noise_range and facts.noise_range[1] > TELLS_RANGE * facts.noise_range[0]:
+            low, high = facts.noise_range
+            rows["noise"] += f"; depends on the input: {low:.4g} to {high:.4g} in 90 % of the rows"
     elif learned := network.head.tell_learned(network.head_log_weights):
         labels = learned.removeprefix("labels ").removeprefix("are ")
         rows["labels"] = labels if is_one else f"{labels} (network 1)"

@@ -176,6 +176,22 @@ def test_info_tells_what_a_model_is(made, call):
     )
 
 
+def test_info_tells_how_the_noise_depends_on_the_input(call, tmp_path):
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(300, 2)), rng.normal(size=300)
+    for name, size in (("same", 0.5), ("varies", 0.3 * np.exp(x[:, 1]))):
+        table = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": 100.0 * (x[:, 0] + size * noise)})
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+        model = tmp_path / f"{name}.safetensors"
+        call("fit", tmp_path / f"{name}.csv", "--target", "y", "--out", model, "--epochs", "30", "--hold-out", "0")
+    same, varies = (call("info", tmp_path / f"{name}.safetensors") for name in ("same", "varies"))
+    assert "depends on the input" not in same
+    found = re.search(r"noise .*; depends on the input: (\S+) to (\S+) in 90 % of the rows", varies)
+    assert found is not None
+    low, high = float(found[1]), float(found[2])
+    assert 3.0 < low < 15.0 and 80.0 < high < 300.0  # it goes from 6 to 155
+
+
 def test_options_of_fit(made, call, tmp_path):
     folder, _ = made
     out = tmp_path / "m.safetensors"
