@@ -13,6 +13,7 @@ PACKAGE = Path(bayesmp.__file__).parent
 LINE = [
     {"cli"},
     {"demo", "table_model"},
+    {"table_facts"},
     {"estimators", "merging"},
     {"many"},
     {"fitting"},
