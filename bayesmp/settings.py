@@ -58,6 +58,10 @@ class Settings:
         bend_rows: outputs of training examples whose slopes these are, at most.
         bend_weights: of a network in which this is done, at most.
         calm_epochs: so many epochs before its limit, at most, a run may end, with one not worse than their median.
+        calm_refreshes: to the best of so many last refreshes a run goes back that ends in a jump (calm.py).
+        calm_loss: nats by which its end must be worse than that, left out and in training.
+        calm_visits: visits before which there is nothing to go back to.
+        calm_numbers: of a run's state that is kept for it, at most.
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
             network would be another one; for noise and scores of regressions with hidden layers.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
@@ -108,6 +112,10 @@ class Settings:
     bend_rows: int = 256
     bend_weights: int = 1536
     calm_epochs: int = 20
+    calm_refreshes: int = 4
+    calm_loss: float = 0.25
+    calm_visits: int = 500
+    calm_numbers: int = 20_000_000
     turning: float = 0.4
     max_leverage: tuple[float, float] = (0.95, 0.5)
 

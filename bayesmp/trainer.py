@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from bayesmp import changes, checks, examples, persistence, run_files
 from bayesmp.arithmetic import fast_arithmetic, few_threads
+from bayesmp.calm import ends_in_jump, go_back, keep_if_best
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
@@ -143,9 +144,15 @@ class Trainer(Run):
         with fast_arithmetic(self.network.device):
             why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)
             self._finish()
+            goes_back = is_auto and self._calm is not None and ends_in_jump(self, self._calm)
+            if goes_back:
+                go_back(self, self._calm)
+                why += f"; went back to epoch {self.n_epochs}, before a jump"
+                self._finish()
+            self._calm = None
         self.history.stopped = why
         if self.checkpoints is not None:
-            self.checkpoints.write(self.n_epochs, self.save, stacklevel=stacklevel)
+            self.checkpoints.write(self.n_epochs, self.save, stacklevel=stacklevel, drops_later=goes_back)
         if why.startswith(NOT_AT_REST):
             warnings.warn(
                 f"training was {why}: {tell_unrest(refreshes(self.history, since=self._changed_at), GO_ON)}",
@@ -182,6 +189,8 @@ class Trainer(Run):
                     self._run_epoch(epoch, bar)
                 if self._has_gradients and refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at):
                     self._refresh_in_training(epoch)
+                    if is_auto:
+                        self._calm = keep_if_best(self, self._calm)
                     rest = f", {AT_REST}" if self._at_rest() else f", {NOT_AT_REST} yet"
                 shown = dict(self.history[-1].metrics)
                 if "nll" in self.history[-1].loo:

@@ -138,8 +138,8 @@ def test_a_checkpoint_holds_all_that_the_run_in_memory_does(tmp_path, sizes, hea
     run = bmp.Trainer(mlp(sizes, head), *data, batch_size=8, checkpoint=tmp_path, every=1, **options)
     write, n_compared = run.checkpoints.write, []
 
-    def compared(epoch, save, *, stacklevel):
-        write(epoch, save, stacklevel=stacklevel)
+    def compared(epoch, save, *, stacklevel, **told):
+        write(epoch, save, stacklevel=stacklevel, **told)
         if epoch < 6:
             assert differences(run, bmp.Trainer.load(run.checkpoints.paths()[0], *data)) == set()
             n_compared.append(epoch)
