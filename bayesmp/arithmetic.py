@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 
 import torch
@@ -32,6 +32,22 @@ def fast_arithmetic(device: torch.device, *, n_products: int = SMALL_WORK) -> It
             torch.backends.cuda.matmul.allow_tf32 = before
         return
     with few_threads(device, n_products=n_products), kept_memory():
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Without what a caller may have switched on around it, and which beliefs do not bear: products in half precision
+    (autocast), tensors that cannot be changed later (inference mode), new tensors on another device than the host.
+    """
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
         yield
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import checks, persistence
-from bayesmp.arithmetic import few_threads
+from bayesmp.arithmetic import few_threads, undisturbed
 from bayesmp.belief import Points
 from bayesmp.diagnosis import Diagnosis, diagnose
 from bayesmp.gaussian import Moments
@@ -109,6 +109,7 @@ class Network(NetworkBeliefs[P]):
     # --- prediction --------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
+    @undisturbed()
     def predict(self, x: Any, *, batch_size: int | None = None, joint: bool = True) -> P:
         """Predictions for new inputs, deterministic: no sampling.
 
@@ -149,6 +150,7 @@ class Network(NetworkBeliefs[P]):
         return found
 
     @torch.no_grad()
+    @undisturbed()
     def sample_functions(self, x: Any, n: int = 1, *, seed: int = 0) -> Tensor:
         """Draws (n, len(x), n_outputs) of the network's function from the joint belief.
 

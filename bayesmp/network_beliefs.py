@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from bayesmp.arithmetic import undisturbed
 from bayesmp.belief import Belief, Layout, Past
 from bayesmp.diagnosis import Told
 from bayesmp.gaussian import Gaussian
@@ -34,6 +35,7 @@ Factor = float  # inside the class the name is a method's, as PyTorch has it
 class NetworkBeliefs(Structure[P]):
     """A structure with beliefs: the state of a `Network`, which says what the arguments are."""
 
+    @undisturbed()
     def __init__(
         self,
         layers: Sequence[Layer],

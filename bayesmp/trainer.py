@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bayesmp import changes, checks, examples, persistence, run_files
-from bayesmp.arithmetic import fast_arithmetic, few_threads
+from bayesmp.arithmetic import fast_arithmetic, few_threads, undisturbed
 from bayesmp.calm import ends_in_jump, go_back, keep_if_best
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.diagnosis import Diagnosis, Told
@@ -76,10 +76,11 @@ class Trainer(Run):
             raise TypeError(f"unknown options {unknown}; available: {known}{hint}")
         config = TrainConfig(**options) if config is None else config
         self.checkpoints = None if checkpoint is None else run_files.new_checkpoints(network, checkpoint, every, keep)
-        super().__init__(network, x, y, config)
-        if self.checkpoints is not None:
-            self.checkpoints.make_folder()
-        self._begin()
+        with undisturbed():
+            super().__init__(network, x, y, config)
+            if self.checkpoints is not None:
+                self.checkpoints.make_folder()
+            self._begin()
 
     @classmethod
     def _with_known(cls, network: Network, x: Any, y: Any, config: TrainConfig) -> Trainer:
@@ -137,7 +138,14 @@ class Trainer(Run):
         self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int
     ) -> History:
         """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
-        self._check_network(stacklevel=5)
+        asked: dict[str, Any] = {"is_auto": is_auto, "n_asked": n_asked}
+        with undisturbed():
+            return self._train_undisturbed(n_epochs, progress, **asked, stacklevel=stacklevel + 1)
+
+    def _train_undisturbed(
+        self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int
+    ) -> History:
+        self._check_network(stacklevel=6)
         self.network.belief = None  # never one of other means, should the run be interrupted
         self.network.varying_noise = self.network.told = None
         self.history.stopped = INTERRUPTED

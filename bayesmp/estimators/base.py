@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from bayesmp import checks
+from bayesmp.arithmetic import undisturbed
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
 from bayesmp.heads import Head, mixture
@@ -288,6 +289,7 @@ def _as_one(predictions: list[Any]) -> Any:
     return predictions[0] if len(predictions) == 1 else mixture(predictions)
 
 
+@undisturbed()
 def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any]) -> tuple[float, float]:
     """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
 

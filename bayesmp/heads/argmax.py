@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
+from bayesmp.arithmetic import undisturbed
 from bayesmp.equations.likelihood import PROBIT_SLOPE, argmax_predictive, centres_of_shares
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import log_grid
@@ -49,6 +50,7 @@ class Argmax(Classifier):
             the chance of each class to beat every other instead, without a link.
     """
 
+    @undisturbed()
     def __init__(
         self,
         *,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import checks
+from bayesmp.arithmetic import undisturbed
 from bayesmp.equations.likelihood import probit_scaled, softmax_predictive, softmax_to_latent
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
@@ -123,6 +124,7 @@ class Classifier(Head[ClassPrediction]):
 
     n_heard = 0  # values at the front of the grid that training hears; link scales stand behind them
 
+    @undisturbed()
     def __init__(self, scale: float | str | None) -> None:
         super().__init__()
         if scale == "learn":

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import checks
+from bayesmp.arithmetic import undisturbed
 from bayesmp.equations.likelihood import gaussian_to_latent
 from bayesmp.equations.noise import MAX_SPREAD, REACH, noise_mixture, noisy_log_density
 from bayesmp.gaussian import Gaussian, Moments
@@ -50,6 +51,7 @@ class Regression(Head[RegressionPrediction]):
     is_heard_in_training = True
     has_noise = True
 
+    @undisturbed()
     def __init__(self, noise_var: float | str, *, tails: str = "learn", varies: bool = True) -> None:
         super().__init__()
         self._averaged: dict[tuple[torch.dtype, torch.device], Tensor] = {}
