@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 HIDDEN = 1e-3  # standard deviations within which values are next to equal
 LARGEST_SIZE = 20.0  # root mean square of a column beyond which it counts as not scaled
@@ -19,6 +20,12 @@ def as_tensor(value: Any, name: str) -> Tensor:
     """A tensor from a tensor, an array or nested lists, or a ValueError."""
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, (Dataset, DataLoader)):
+        where = "loader.dataset" if isinstance(value, DataLoader) else "dataset"
+        raise ValueError(
+            f"{name} must be a tensor or an array, got a {type(value).__name__}; pass {name} alone, e.g. "
+            f"{where}.tensors[0], or torch.stack([x for x, _ in {where}])"
+        )
     columns = getattr(value, "dtypes", None)  # of a DataFrame
     if columns is not None and getattr(value, "ndim", 1) == 2:
         text = [str(column) for column, kind in columns.items() if getattr(kind, "kind", "O") not in "biuf"]
@@ -180,10 +187,17 @@ def check_positive_int(value: Any, name: str) -> int:
     return int(value)
 
 
-def check_probability(value: float, name: str) -> None:
-    """Raise unless 0 < value < 1."""
-    if not 0.0 < value < 1.0:
+def check_probability(value: Any, name: str) -> float:
+    """One number with 0 < value < 1, or an error."""
+    try:
+        found = float(value) if np.ndim(value) == 0 else None
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise TypeError(f"{name} must be one number between 0 and 1, got {value!r}; call it once for each {name}")
+    if not 0.0 < found < 1.0:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {value}")
+    return found
 
 
 def check_epochs(value: Any, *, least: int) -> int | str:

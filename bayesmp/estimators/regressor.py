@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
+from bayesmp import checks
 from bayesmp.data import Scaling
 from bayesmp.estimators.base import Floats, Posed
 from bayesmp.estimators.files import SavedEstimator
@@ -104,8 +105,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:
         """Lower and upper ends of the intervals that hold new targets with this probability each."""
-        if np.ndim(level) != 0:
-            raise TypeError(f"level must be one number between 0 and 1, got {level!r}; call it once for each level")
+        level = checks.check_probability(level, "level")
         low, high = (self._y_scaling.undo(end.numpy()) for end in self._predict(X).interval(level))
         return self._shaped(low), self._shaped(high)
 
