@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 
 from bayesmp import checks
 from bayesmp.data import Scaling
-from bayesmp.estimators.base import Floats, Posed
+from bayesmp.estimators.base import Floats, Posed, as_array, has_dates
 from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Regression, RegressionPrediction
 
@@ -124,6 +124,12 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return DEEPER if n_inputs <= FEW_COLUMNS else super()._usual_hidden(n_inputs)
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, Floats]:
+        y = as_array(y)
+        if has_dates(y):
+            raise ValueError(
+                "y holds dates or times, and MPRegressor predicts numbers: pass days as numbers, e.g. "
+                "(y - y.min()) / numpy.timedelta64(1, 'D') of dates, or y / numpy.timedelta64(1, 'D') of durations"
+            )
         x, y = self._check_table(X, y, y_numeric=True, multi_output=True, reset=is_first)
         try:
             y = np.asarray(y, dtype=np.float64)
