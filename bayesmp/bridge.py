@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from bayesmp.gaussian import Gaussian
 from bayesmp.heads.base import Head, P
@@ -21,6 +24,7 @@ TAKEN = (
     "Linear, Conv2d, ReLU, LeakyReLU, MaxPool2d, AvgPool2d, Flatten, and AdaptiveAvgPool2d(1) or AdaptiveMaxPool2d(1)"
 )
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)  # they only make a layer's weights of other parameters
 _USE_RELU = "use nn.ReLU() or nn.LeakyReLU() in its place and train again"
 _FOLD = "in eval mode, fold it into the layer before it: torch.nn.utils.fusion.fuse_conv_bn_eval or fuse_linear_bn_eval"
 _NO_NORM = "there are no normalising layers here yet: leave it out and train again"
@@ -49,8 +53,8 @@ def from_torch(
     """The network with the layers of an `nn.Sequential`, in float64 if the module is, else in float32, on its device.
 
     Nested Sequentials are taken apart, Identity is left out, and so is Dropout, with a warning: a belief about the
-    weights does what it is there for. Any other module, or an option that has no counterpart here, is an error that
-    says which one, where, and what to use.
+    weights does what it is there for. Any other module, an option that has no counterpart here, a forward of one's own
+    and a hook are errors that say which one, where, and what to use.
 
     Args:
         module: of Linear, Conv2d, ReLU, LeakyReLU, MaxPool2d, AvgPool2d, Flatten. It is not changed, and shares no
@@ -96,6 +100,7 @@ def from_torch(
             continue
         layers.append(_as_layer(part, name))
         sources.append(part)
+    _check_once(sources)
     network = Network(layers, head, seed=seed, input_shape=input_shape)
     floats = [part for part in module.parameters() if part.is_floating_point()]
     if floats:
@@ -103,7 +108,7 @@ def from_torch(
     if weights is None:
         return network
     trained = [
-        {name: getattr(source, name).detach().to("cpu", torch.float64) for name in layer.weight_shapes()}
+        {name: _weight(source, name).detach().to("cpu", torch.float64) for name in layer.weight_shapes()}
         for layer, source in zip(layers, sources, strict=True)
     ]
     start = network.pack_tensors(_scaled(trained, 1.0 / head.logits_per_output()))
@@ -118,13 +123,64 @@ def from_torch(
 
 
 def _leaves(module: nn.Sequential, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """All modules in order, with the names that `named_modules` gives them."""
-    for name, part in module.named_children():
+    """All modules in order, one that is there several times as often as it is, with the names that Sequentials give."""
+    _check_plain(module, prefix)
+    for name, part in module._modules.items():  # `named_children` leaves out what was there before
+        assert part is not None
         path = prefix + name
-        if isinstance(part, nn.Sequential) and type(part).forward is nn.Sequential.forward:
+        if isinstance(part, nn.Sequential):
             yield from _leaves(part, path + ".")
-        elif not isinstance(part, nn.Identity):
+            continue
+        _check_hooks(part, f"module {path}, {part}")
+        if type(part).forward is not nn.Identity.forward:
             yield path, part
+
+
+def _check_plain(module: nn.Sequential, prefix: str) -> None:
+    """Raise unless the Sequential does nothing but call its parts in order."""
+    where = f"module {prefix[:-1]}, a {type(module).__name__}," if prefix else f"the {type(module).__name__}"
+    if type(module).forward is not nn.Sequential.forward:
+        raise ValueError(
+            f"{where} has a forward of its own, of which from_torch would know nothing; put its layers into a plain "
+            "nn.Sequential, and what else it does before or behind the network"
+        )
+    _check_hooks(module, where)
+
+
+def _check_hooks(module: nn.Module, where: str) -> None:
+    """Raise if calls of the module run code that it does not show; a lazy one's own says that its size is unknown."""
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    for hook in hooks:
+        is_lazy = getattr(hook, "__self__", None) is module and isinstance(module, nn.modules.lazy.LazyModuleMixin)
+        if not is_lazy and not isinstance(hook, WEIGHT_HOOKS):
+            raise ValueError(
+                f"{where} has a forward hook, {getattr(hook, '__name__', type(hook).__name__)}, of which from_torch "
+                "would know nothing; call remove() of the handle that registering it gave"
+            )
+
+
+def _weight(module: nn.Module, name: str) -> Tensor:
+    """The weights that a call would have; where a hook makes them of others, those at hand are of the last call."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm) and hook.name == name:
+            return torch.as_tensor(hook.compute_weight(module))
+        if isinstance(hook, SpectralNorm) and hook.name == name:
+            return hook.compute_weight(module, do_power_iteration=False)
+        if isinstance(hook, BasePruningMethod) and hook._tensor_name == name:
+            return torch.as_tensor(hook.apply_mask(module))
+    return torch.as_tensor(getattr(module, name))
+
+
+def _check_once(modules: Sequence[nn.Module]) -> None:
+    """Raise if weights are used in several places: here each place has weights of its own."""
+    seen: set[int] = set()
+    for module in modules:
+        if id(module) in seen and any(True for _ in module.parameters()):
+            raise ValueError(
+                f"{module} is in several places of the module, with the same weights in all of them, which has no "
+                "counterpart here; give each place a layer of its own (copy.deepcopy keeps its weights)"
+            )
+        seen.add(id(module))
 
 
 def _as_layer(module: nn.Module, name: str) -> Layer:

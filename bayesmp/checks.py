@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 HIDDEN = 1e-3  # standard deviations within which values are next to equal
 LARGEST_SIZE = 20.0  # root mean square of a column beyond which it counts as not scaled
@@ -19,15 +20,21 @@ def as_tensor(value: Any, name: str) -> Tensor:
     """A tensor from a tensor, an array or nested lists, or a ValueError."""
     if isinstance(value, Tensor):
         return value
-    columns = getattr(value, "dtypes", None)  # of a DataFrame
-    if columns is not None and getattr(value, "ndim", 1) == 2:
-        text = [str(column) for column, kind in columns.items() if getattr(kind, "kind", "O") not in "biuf"]
+    if isinstance(value, (Dataset, DataLoader)):
+        where = "loader.dataset" if isinstance(value, DataLoader) else "dataset"
+        raise ValueError(
+            f"{name} must be a tensor or an array, got a {type(value).__name__}; pass {name} alone, e.g. "
+            f"{where}.tensors[0], or torch.stack([x for x, _ in {where}])"
+        )
+    check_collected(value, name)
+    if is_frame(value):
+        text = list(map(str, columns_of(value, "OSUTmMcV")))
         if text:
             raise ValueError(
                 f"{name} has columns that are not numbers: {', '.join(text[:5])}; encode them first, e.g. with "
                 "pandas.get_dummies or scikit-learn's OneHotEncoder"
             )
-        value = value.to_numpy(dtype=np.float64)
+        value = frame_values(value)
     try:
         array = np.asarray(value)
         if array.dtype.kind in "USO" and name == "y":
@@ -44,6 +51,40 @@ def as_tensor(value: Any, name: str) -> Tensor:
         raise ValueError(
             f"{name} must be a tensor or an array of numbers, got {type(value).__name__}: {error}"
         ) from error
+
+
+def check_collected(value: Any, name: str) -> None:
+    """Raise if it is a query of polars, which has no rows yet."""
+    if type(value).__name__ == "LazyFrame":
+        raise TypeError(f"{name} is a LazyFrame, a query that has not been run: call .collect() first")
+
+
+def is_frame(value: Any) -> bool:
+    """Whether it is a table with named columns, of pandas or polars."""
+    return hasattr(value, "dtypes") and hasattr(value, "columns")
+
+
+def frame_values(frame: Any) -> NDArray[np.float64]:
+    """A table of numbers as an array, gaps as NaN."""
+    if hasattr(frame, "iloc"):  # pandas, some of whose gaps NumPy does not know
+        return np.asarray(frame.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.asarray(frame, dtype=np.float64)
+
+
+def columns_of(frame: Any, kinds: str) -> list[Any]:
+    """Names of the columns whose types are of these NumPy kinds; T: a text or category that NumPy does not know."""
+    return [name for name, dtype in zip(frame.columns, frame.dtypes, strict=True) if _kind(dtype) in kinds]
+
+
+def _kind(dtype: Any) -> str:
+    """The letter that NumPy has for a column's type, or would have for one of polars; T for texts and categories."""
+    name = str(dtype).lower()
+    if name.startswith(("categor", "enum", "str", "utf8")):
+        return "T"
+    if hasattr(dtype, "kind"):
+        return str(dtype.kind)
+    letters = {"bool": "b", "int": "i", "uint": "u", "float": "f", "decimal": "f", "date": "M", "duration": "m"}
+    return next((letter for start, letter in letters.items() if name.startswith(start)), "O")
 
 
 def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -180,10 +221,17 @@ def check_positive_int(value: Any, name: str) -> int:
     return int(value)
 
 
-def check_probability(value: float, name: str) -> None:
-    """Raise unless 0 < value < 1."""
-    if not 0.0 < value < 1.0:
+def check_probability(value: Any, name: str) -> float:
+    """One number with 0 < value < 1, or an error."""
+    try:
+        found = float(value) if np.ndim(value) == 0 else None
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise TypeError(f"{name} must be one number between 0 and 1, got {value!r}; call it once for each {name}")
+    if not 0.0 < found < 1.0:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {value}")
+    return found
 
 
 def check_epochs(value: Any, *, least: int) -> int | str:

@@ -9,7 +9,7 @@ from bayesmp import checks, examples, persistence, run_files
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.history import History
 from bayesmp.network import Network
-from bayesmp.network_files import check_same_network
+from bayesmp.network_files import check_is_network, check_same_network
 from bayesmp.trainer import MAX_EPOCHS, Trainer
 
 
@@ -42,6 +42,7 @@ def fit(
         options: fields of TrainConfig: batch_size, schedule, seed, joint, site_store, site_dtype, data_store,
             debug.
     """
+    check_is_network(network)
     epochs = checks.check_epochs(epochs, least=1)
     checks.check_positive_int(max_epochs, "max_epochs")
     if checkpoint is None:

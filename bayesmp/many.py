@@ -30,6 +30,7 @@ from bayesmp.fitting import fit
 from bayesmp.history import History
 from bayesmp.learned import Learned
 from bayesmp.network import Network
+from bayesmp.network_files import check_is_network
 from bayesmp.train_config import TrainConfig
 from bayesmp.trainer import MAX_EPOCHS
 
@@ -77,6 +78,8 @@ def fit_many(
     if isinstance(networks, Network):
         raise TypeError("networks must be a list of networks, got one; bayesmp.fit(network, x, y) trains a single one")
     networks = list(networks)
+    for network in networks:
+        check_is_network(network)
     data = _data_of_each(networks, x, y)
     if len({id(network) for network in networks}) < len(networks):
         raise ValueError("the same network is given more than once; each must be an object of its own")

@@ -30,6 +30,14 @@ ELSEWHERE = {  # what people who know PyTorch look for here
     "forward": "net.predict(x), or net(x)",
     "parameters": "weights are beliefs: net.marginal holds them, net.weights() layer by layer; bayesmp.to_torch(net) "
     "makes a module",
+    "named_parameters": "weights are beliefs: net.weights() holds them layer by layer; bayesmp.to_torch(net) makes a "
+    "module",
+    **dict.fromkeys(("children", "modules", "named_modules"), "net.layers holds its layers, in order"),
+    "apply": "net.layers holds its layers, in order; net.prior and net.start hold what training starts with",
+    **dict.fromkeys(
+        ("zero_grad", "requires_grad_"), "training passes messages, and keeps no gradients to set or clear"
+    ),
+    "half": "beliefs need the precision of net.float() or net.double()",
     "state_dict": "net.save(path) writes a file",
     "load_state_dict": "bayesmp.load(path) reads what net.save wrote; bayesmp.from_torch takes a module's weights",
     "predict_proba": "net.predict(x).probs; MPClassifier has predict_proba",

@@ -37,6 +37,12 @@ GAP = 0.03  # of coverage or confidence that is no fault
 SKEWED, EVEN = 2.0, 1.0  # skewness from which logarithms are worth a word, and what they may have themselves at most
 
 
+def check_enough(n_rows: int) -> None:
+    """Raise if these are too few rows with a target."""
+    if n_rows < MIN_ROWS:
+        raise TableError(f"{plural(n_rows, 'row')} with a target: at least {MIN_ROWS} are needed to learn from")
+
+
 @dataclass(frozen=True, eq=False)
 class TablePrediction:
     """Predictions for the rows of a table, in the units of the target.
@@ -93,8 +99,7 @@ class TableModel:
             progress: show a progress bar.
             options: for MPRegressor or MPClassifier.
         """
-        if len(y) < MIN_ROWS:
-            raise TableError(f"{plural(len(y), 'row')} with a target: at least {MIN_ROWS} are needed to learn from")
+        check_enough(len(y))
         encoder = TableEncoder().fit(frame, drop=drop, categories=categories)
         x = encoder.transform(frame).x
         kind = MPRegressor if target.task == "regression" else MPClassifier

@@ -21,7 +21,7 @@ from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
 from bayesmp.influence import Influence
 from bayesmp.network import Network
-from bayesmp.network_files import INTERRUPTED, from_file
+from bayesmp.network_files import INTERRUPTED, check_is_network, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run
 from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex
@@ -66,6 +66,7 @@ class Trainer(Run):
         keep: int = KEEP,
         **options: Any,
     ) -> None:
+        check_is_network(network)
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
         known = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep"]

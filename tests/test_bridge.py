@@ -300,6 +300,81 @@ def test_places_inside_nested_sequentials_are_named_as_torch_names_them():
         bmp.from_torch(module, bmp.Argmax())
 
 
+class Twice(nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Named(nn.Sequential):
+    """A Sequential by another name does what any does."""
+
+
+class Half(nn.Identity):
+    def forward(self, x):
+        return x / 2
+
+
+@pytest.mark.usefixtures("seeded")
+def test_a_forward_of_ones_own_is_not_left_out_in_silence():
+    """The factor 2 was ignored, and so was that of an Identity that is none."""
+    with pytest.raises(ValueError, match=r"the Twice has a forward of its own.*a plain nn\.Sequential"):
+        bmp.from_torch(Twice(nn.Linear(2, 2)), bmp.Argmax())
+    with pytest.raises(ValueError, match=r"module 1\.0, a Twice, has a forward of its own"):
+        bmp.from_torch(nn.Sequential(nn.Linear(2, 2), Named(Twice(nn.Linear(2, 2)))), bmp.Argmax())
+    with pytest.raises(ValueError, match=r"module 1, Half\(\) has no counterpart"):
+        bmp.from_torch(nn.Sequential(nn.Linear(2, 2), Half()), bmp.Argmax())
+    assert len(bmp.from_torch(Named(nn.Linear(2, 2), Named(nn.ReLU(), nn.Linear(2, 2))), bmp.Argmax()).layers) == 3
+
+
+@pytest.mark.parametrize(
+    "where, words", [("", "the Sequential"), ("1", "module 1, a Sequential,"), ("1.0", r"ReLU\(\)")]
+)
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_are_refused_until_they_are_removed(where, words, register):
+    module = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()), nn.Linear(2, 2))
+
+    def halved(*_):
+        return None
+
+    handle = getattr(module.get_submodule(where), register)(halved)
+    with pytest.raises(ValueError, match=rf"{words} has a forward hook, halved, .*call remove\(\) of the handle"):
+        bmp.from_torch(module, bmp.Argmax())
+    handle.remove()
+    assert len(bmp.from_torch(module, bmp.Argmax()).layers) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        nn.utils.parametrizations.weight_norm,
+        pytest.param(nn.utils.weight_norm, marks=pytest.mark.filterwarnings("ignore::FutureWarning")),
+        nn.utils.spectral_norm,
+        lambda layer: nn.utils.prune.random_unstructured(layer, "weight", 0.5),
+    ],
+)
+@pytest.mark.usefixtures("seeded")
+def test_weights_that_are_made_of_others_are_taken_as_they_are(change):
+    """Also where they were changed, and those at hand are of the last call."""
+    module = nn.Sequential(change(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 1)).eval()
+    with torch.no_grad():
+        for part in module.parameters():
+            part.mul_(1.5)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(bmp.to_torch(bmp.from_torch(module, bmp.Regression(0.1)))(x), module(x))
+
+
+@pytest.mark.usefixtures("seeded")
+def test_one_activation_in_several_places_is_there_as_often():
+    """PyTorch lists a module once: the second place had none, and two Linears had nothing between them."""
+    relu, linear = nn.ReLU(), nn.Linear(4, 4)
+    module = nn.Sequential(nn.Linear(3, 4), relu, linear, relu, nn.Linear(4, 1))
+    network, x = bmp.from_torch(module, bmp.Regression(0.1)), torch.randn(5, 3)
+    assert [type(layer).__name__ for layer in network.layers] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+    torch.testing.assert_close(bmp.to_torch(network)(x), module(x))
+    with pytest.raises(ValueError, match=r"Linear\(.*\) is in several places .*a layer of its own"):
+        bmp.from_torch(nn.Sequential(nn.Linear(3, 4), relu, linear, relu, linear), bmp.Argmax())
+
+
 @pytest.mark.usefixtures("seeded")
 def test_other_mistakes_are_named_too():
     with pytest.raises(TypeError, match=r"takes an nn\.Sequential, got Linear"):

@@ -211,6 +211,14 @@ def test_precision_is_changed_as_in_pytorch(regression):
         ("parameters", r"net\.marginal holds them"),
         ("state_dict", r"net\.save\(path\)"),
         ("predict_proba", r"net\.predict\(x\)\.probs"),
+        ("named_parameters", r"net\.weights\(\) holds them"),
+        ("children", r"net\.layers"),
+        ("modules", r"net\.layers"),
+        ("named_modules", r"net\.layers"),
+        ("apply", r"net\.prior and net\.start"),
+        ("zero_grad", "keeps no gradients"),
+        ("requires_grad_", "keeps no gradients"),
+        ("half", r"net\.float\(\) or net\.double\(\)"),
     ],
 )
 def test_what_is_found_elsewhere_says_where(name, words):
@@ -233,6 +241,50 @@ def test_what_is_found_elsewhere_says_where(name, words):
 def test_what_is_no_list_of_layers_comes_with_the_remedy(layers, words):
     with pytest.raises(ValueError, match=words):
         bmp.Network(layers, bmp.Argmax())
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_module_in_place_of_a_network_comes_with_the_remedy(checkpoint, tmp_path):
+    """AttributeError: 'Linear' object has no attribute 'take_shape', it was."""
+    (x, y), module = linear_data(20), torch.nn.Linear(3, 1)
+    options = {"checkpoint": tmp_path / "run"} if checkpoint else {}
+    words = r"expected a bayesmp\.Network to train, got Linear; .*bayesmp\.from_torch\(module, head=\.\.\.\)"
+    with pytest.raises(TypeError, match=words):
+        bmp.fit(module, x, y, **options)
+    with pytest.raises(TypeError, match=words):
+        bmp.Trainer(module, x, y, **options)
+    with pytest.raises(TypeError, match=words):
+        bmp.fit_many([module, module], x, y)
+    with pytest.raises(TypeError, match=r"got MPRegressor; .*bayesmp\.Network\(layers, head\)"):
+        bmp.fit(bmp.MPRegressor(), x, y, **options)
+
+
+def test_data_sets_are_for_training_and_predictions_take_inputs(regression):
+    """They were said to hold text or objects."""
+    network, x, y = regression
+    dataset = torch.utils.data.TensorDataset(x, y)
+    with pytest.raises(ValueError, match=r"got a TensorDataset; pass x alone, e\.g\. dataset\.tensors\[0\]"):
+        network.predict(dataset)
+    with pytest.raises(ValueError, match=r"got a DataLoader; pass x alone, e\.g\. loader\.dataset\.tensors\[0\]"):
+        network.predict(torch.utils.data.DataLoader(dataset))
+    assert torch.equal(network.predict(dataset.tensors[0]).mean, network.predict(x).mean)
+    assert torch.equal(network.predict(torch.stack([x for x, _ in dataset])).mean, network.predict(x).mean)
+
+
+def test_quantiles_are_asked_for_one_at_a_time(regression):
+    network, x, _ = regression
+    one = network.predict(x)
+    for prediction in (one, bmp.mixture([one, one]), one.undo(Scaling(np.zeros(1), np.ones(1)))):
+        for p in ([0.1, 0.5], torch.tensor([0.1, 0.5]), np.array([0.1]), "high", None):
+            with pytest.raises(TypeError, match=r"p must be one number between 0 and 1, got .*once for each p"):
+                prediction.quantile(p)
+            with pytest.raises(TypeError, match=r"level must be one number between 0 and 1, got .*once for each level"):
+                prediction.interval(p)
+        for p in (np.float32(0.25), torch.tensor(0.25)):
+            assert torch.equal(prediction.quantile(p), prediction.quantile(0.25))
+            assert torch.equal(prediction.interval(p)[0], prediction.interval(0.25)[0])
+        with pytest.raises(ValueError, match="p must lie strictly between 0 and 1, got 1"):
+            prediction.quantile(1)
 
 
 def test_a_property_that_fails_says_why_itself(monkeypatch):

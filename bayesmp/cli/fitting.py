@@ -71,6 +71,7 @@ def fit(
     """
     from bayesmp.table_model import (
         TableModel,
+        check_enough,
         count_copies,
         tell_outliers,
         tell_skew,
@@ -125,6 +126,7 @@ def fit(
 
     share = hold_out if hold_out is not None else 0.2 if len(y) >= FEW_ROWS else 0.0
     kept, held = split(y, what, share, seed=seed)
+    check_enough(len(kept))
     model: TableModel | None = None
     if len(held) > 0:
         typer.echo(f"\ntraining on {len(kept):,} rows, {len(held):,} held out")

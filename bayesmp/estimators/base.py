@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -250,21 +251,21 @@ class MPEstimator(BaseEstimator, ABC):
 
     def _check_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
         """X, and y if it is given, as scikit-learn checks them, and with advice about columns of text."""
+        checks.check_collected(X, "X")
+        checks.check_collected(y, "y")
+        X, name = as_array(X), type(self).__name__
+        if (dates := _listed(X, "mM")) or getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
+            raise ValueError(
+                f"X has columns of dates, {dates or 'all of them'}, and {name} learns from numbers only: turn them "
+                "into numbers first, e.g. the year, or days since some date"
+            )
         try:
             with np.errstate(invalid="ignore"):  # of inf - inf, by which scikit-learn finds out
                 return validate_data(self, X, y, dtype=np.float64, **options)
         except (ValueError, TypeError) as error:
-            name, said = type(self).__name__, str(error).split("\n")[0].rstrip(".")
+            said = str(error).split("\n")[0].rstrip(".")
             if said.startswith("Input X contains"):
-                raise ValueError(
-                    f"{said}{_name_gaps(X)}; drop such rows or columns, or fill the gaps, e.g. with a SimpleImputer "
-                    f"before {name} in a pipeline"
-                ) from error
-            if (dates := _columns_of(X, "mM")) and "DType" in said:
-                raise ValueError(
-                    f"X has columns of dates, {dates}, and {name} learns from numbers only: turn them into numbers "
-                    "first, e.g. the year, or days since some date"
-                ) from error
+                raise ValueError(f"{said}{_tell_gaps(X, name)}") from error
             if said.startswith("Sparse data was passed"):
                 raise TypeError(
                     f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or in a pipeline let the "
@@ -275,7 +276,7 @@ class MPEstimator(BaseEstimator, ABC):
                 raise
             if not _is_number(y, said):
                 raise ValueError(f"{said}; {name} predicts numbers, and MPClassifier labels of any type") from error
-            text = _columns_of(X, "OSUT")
+            text = _listed(X, "OSUT")
             raise ValueError(
                 f"{said}; {name} learns from numbers only: encode columns of text"
                 f"{f' ({text})' if text else ''} first, e.g. with OneHotEncoder in a ColumnTransformer"
@@ -311,35 +312,50 @@ def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: 
     return -float(found.log_prob(known).mean()), error
 
 
-def _name_gaps(X: Any) -> str:
-    """Which columns of a table are not finite, as the end of a sentence; nothing for what is no plain table."""
+def as_array(values: Any) -> Any:
+    """A tensor as an array, wherever it lies and whether or not it has gradients; all else as it is."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+
+def _table_values(X: Any) -> Floats | None:
+    """The numbers of a table, (n, d); None for what is no plain table."""
     try:
-        is_frame = hasattr(X, "to_numpy")
-        values = X.to_numpy(dtype=np.float64, na_value=np.nan) if is_frame else np.asarray(X, dtype=np.float64)
+        values = checks.frame_values(X) if checks.is_frame(X) else np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError):
-        return ""
-    is_bad = ~np.isfinite(values)
-    if is_bad.ndim != 2:
-        return ""
-    names = getattr(X, "columns", range(is_bad.shape[1]))
-    found = [f"column {name!r} in {count:,}" for name, count in zip(names, is_bad.sum(0), strict=True) if count]
-    more = f", and {len(found) - NAMED} more columns" if len(found) > NAMED else ""
-    return f": {', '.join(found[:NAMED])}{more} of {len(is_bad):,} rows"
+        return None
+    return values if values.ndim == 2 else None
 
 
-def _columns_of(X: Any, kinds: str) -> str:
-    """The first columns of a data frame whose types are of these NumPy kinds, as text; T: one that NumPy does not know,
-    such as a category."""
-    if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
-        return ""
-    found = [name for name, dtype in X.dtypes.items() if _kind(dtype) in kinds]
+def _tell_gaps(X: Any, name: str) -> str:
+    """Which columns of a table are not finite, and what to do, as the end of a sentence."""
+    values = _table_values(X)
+    where, is_infinite = "", values is not None and bool(np.isinf(values).any())
+    if values is not None:
+        names = getattr(X, "columns", range(values.shape[1]))
+        counts = (~np.isfinite(values)).sum(0)
+        found = [f"column {name!r} in {count:,}" for name, count in zip(names, counts, strict=True) if count]
+        more = f", and {len(found) - NAMED} more columns" if len(found) > NAMED else ""
+        where = f": {', '.join(found[:NAMED])}{more} of {len(values):,} rows"
+    if is_infinite:
+        return f"{where}; drop rows with infinite values, or replace these by numbers (a SimpleImputer refuses them)"
+    return (
+        f"{where}; drop such rows or columns, or fill the gaps, e.g. with a SimpleImputer before {name} in a pipeline"
+    )
+
+
+def _listed(X: Any, kinds: str) -> str:
+    """The first columns of a data frame whose types are of these kinds (`checks.columns_of`), as text."""
+    found = checks.columns_of(X, kinds) if checks.is_frame(X) else []
     return ", ".join(map(repr, found[:NAMED])) + (", ..." if len(found) > NAMED else "")
 
 
-def _kind(dtype: Any) -> str:
-    """The letter that NumPy has for it; T for categories and texts of pandas' own."""
-    is_own = str(dtype) == "category" or str(dtype).startswith(("string", "str"))
-    return "T" if is_own else str(getattr(dtype, "kind", "O"))
+def has_dates(y: Any) -> bool:
+    """Whether targets are points or lengths of time, which would pass for their nanoseconds."""
+    values = np.asarray(y)
+    if values.dtype.kind != "O":
+        return values.dtype.kind in "mM"
+    kinds = (datetime.date, datetime.timedelta, np.datetime64, np.timedelta64)
+    return any(isinstance(value, kinds) for value in values.ravel())
 
 
 def _is_number(y: Any, said: str) -> bool:

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d
 
-from bayesmp.estimators.base import Floats, Posed
+from bayesmp.estimators.base import Floats, Posed, as_array
 from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Argmax, ClassPrediction
 
@@ -100,6 +100,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return self._predict(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
+        y = as_array(y)
         labels = y if isinstance(y, (list, tuple)) else np.asarray(y)
         if _is_objects(labels):
             missing = [row for row, label in enumerate(labels) if _is_missing(label)]

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
+from bayesmp import checks
 from bayesmp.data import Scaling
-from bayesmp.estimators.base import Floats, Posed
+from bayesmp.estimators.base import Floats, Posed, as_array, has_dates
 from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Regression, RegressionPrediction
 
@@ -104,8 +105,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:
         """Lower and upper ends of the intervals that hold new targets with this probability each."""
-        if np.ndim(level) != 0:
-            raise TypeError(f"level must be one number between 0 and 1, got {level!r}; call it once for each level")
+        level = checks.check_probability(level, "level")
         low, high = (self._y_scaling.undo(end.numpy()) for end in self._predict(X).interval(level))
         return self._shaped(low), self._shaped(high)
 
@@ -124,6 +124,12 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return DEEPER if n_inputs <= FEW_COLUMNS else super()._usual_hidden(n_inputs)
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, Floats]:
+        y = as_array(y)
+        if has_dates(y):
+            raise ValueError(
+                "y holds dates or times, and MPRegressor predicts numbers: pass days as numbers, e.g. "
+                "(y - y.min()) / numpy.timedelta64(1, 'D') of dates, or y / numpy.timedelta64(1, 'D') of durations"
+            )
         x, y = self._check_table(X, y, y_numeric=True, multi_output=True, reset=is_first)
         try:
             y = np.asarray(y, dtype=np.float64)

@@ -80,12 +80,12 @@ class RegressionMixture(RegressionPrediction):
         return False
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        checks.check_probability(level, "level")
+        level = checks.check_probability(level, "level")
         tail = 0.5 - 0.5 * level
         return _end(self, tail, is_upper=False), _end(self, tail, is_upper=True)
 
     def quantile(self, p: float) -> Tensor:
-        checks.check_probability(p, "p")
+        p = checks.check_probability(p, "p")
         return _end(self, min(p, 1.0 - p), is_upper=p > 0.5)
 
     def log_prob(self, y: Any) -> Tensor:

@@ -82,13 +82,13 @@ class RegressionPrediction:
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval that holds a new target with this probability."""
-        checks.check_probability(level, "level")
+        level = checks.check_probability(level, "level")
         reach = self._reach(0.5 - 0.5 * level)
         return self.mean - reach, self.mean + reach
 
     def quantile(self, p: float) -> Tensor:
         """The value below which a new target lies with probability p."""
-        checks.check_probability(p, "p")
+        p = checks.check_probability(p, "p")
         return self.mean - self._reach(p) if p < 0.5 else self.mean + self._reach(1.0 - p)
 
     def log_prob(self, y: Any) -> Tensor:

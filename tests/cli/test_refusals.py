@@ -34,7 +34,16 @@ def test_fit_refuses_with_a_sentence(made, call, tmp_path, arguments, message):
     (folder / "short.csv").write_text("x,y\n1,1.5\n2,2.5\n")
     said = call("fit", folder / arguments[0], *arguments[1:], "--out", tmp_path / "m.safetensors", code=1)
     assert message in said
+    assert "training on" not in said
     assert not (tmp_path / "m.safetensors").exists()
+
+
+def test_too_few_rows_beside_those_held_out_are_told_before_training(call, tmp_path):
+    (tmp_path / "short.csv").write_text("x,y\n" + "".join(f"{row},{row}.5\n" for row in range(8)))
+    arguments = ["--target", "y", "--hold-out", "0.5", "--out", tmp_path / "m.safetensors"]
+    said = call("fit", tmp_path / "short.csv", *arguments, code=1)
+    assert "4 rows with a target: at least 5 are needed" in said
+    assert "training on" not in said
 
 
 @pytest.mark.parametrize(

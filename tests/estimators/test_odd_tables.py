@@ -1,11 +1,13 @@
 """Tables that people really have: constant columns, copies, next to no rows, gaps, numbers of any size."""
 
+import datetime
 import math
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import bayesmp as bmp
 from bayesmp import checks
@@ -120,6 +122,13 @@ def test_gaps_and_infinities_are_named(cls):
     with pytest.raises(ValueError, match=r"X contains NaN: column 'rooms' in 40 of 40 rows; drop .*SimpleImputer"):
         cls(**OPTIONS).fit(frame, y[cls])
     x[3, 0], x[4, 0] = np.inf, -np.inf
+    for gap in (0.0, np.nan):  # an imputer is no help beside gaps, either
+        x[0, 0] = gap
+        with pytest.raises(
+            ValueError, match=r"column 0 in [23] of 40 rows; drop .*, or replace .*SimpleImputer refuses"
+        ):
+            cls(**OPTIONS).fit(x, y[cls])
+    x[0, 0] = 0.0
     with pytest.raises(ValueError, match=r"X contains infinity .*: column 0 in 2 of 40 rows"):
         cls(**OPTIONS).fit(x, y[cls])
     many = np.full((40, 5), np.nan)
@@ -147,6 +156,84 @@ def test_columns_that_are_no_numbers_are_named(cls):
     gaps = rows.assign(rooms=pd.array([1, None] * 20, dtype="Int64"))
     with pytest.raises(ValueError, match=r"X contains NaN: column 'rooms' in 20 of 40 rows"):
         cls(**OPTIONS).fit(gaps, y[cls])
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_a_table_of_nothing_but_dates_is_refused_too(cls):
+    """It was learned from as nanoseconds."""
+    days = pd.date_range("2020-01-01", periods=40)
+    for x in (pd.DataFrame({"day": days}), days.to_numpy()[:, None], (days - days[0]).to_numpy()[:, None]):
+        with pytest.raises(
+            ValueError, match=r"X has columns of dates, ('day'|all of them), and .*turn them into numbers"
+        ):
+            cls(**OPTIONS).fit(x, table()[1][cls])
+
+
+def test_dates_as_targets_are_refused_with_what_to_pass():
+    """They passed for nanoseconds, and 1.58e15 was predicted."""
+    x, _ = table()
+    days = pd.date_range("2020-01-01", periods=40)
+    spans = days - days[0]
+    dates = [days, pd.Series(days), days.to_numpy(), list(days), [day.date() for day in days], days.tz_localize("UTC")]
+    for y in (*dates, spans, pd.Series(spans), spans.to_numpy(), pd.DataFrame({"a": days, "b": x[:, 0]})):
+        with pytest.raises(ValueError, match=r"y holds dates or times, .*pass days as numbers, e\.g\. \(y - y\.min"):
+            bmp.MPRegressor(**OPTIONS).fit(x, y)
+    day = np.timedelta64(1, "D")
+    for y in ((days - days.min()) / day, pd.Series(spans) / day):  # the advice
+        assert fitted(bmp.MPRegressor, x, y, epochs=2).predict(x).max() < 100
+
+
+class Polars:
+    """A table as polars has them: types in a list, whose names are all that tells them apart; a gap is None."""
+
+    def __init__(self, **columns: list) -> None:
+        kinds = {float: "Float64", int: "Int64", str: "String", datetime.date: "Date"}
+        self.values = list(columns.values())
+        self.columns, self.dtypes = list(columns), [kinds[type(value[-1])] for value in self.values]
+        self.shape = (len(self.values[0]), len(self.values))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype=None, copy=None):
+        rows = [list(row) for row in zip(*self.values, strict=True)]
+        return np.array(rows, dtype=dtype or (object if "String" in self.dtypes else float))
+
+
+class LazyFrame:
+    """A query of polars."""
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_tables_of_polars_are_told_apart(cls):
+    """AttributeError: 'list' object has no attribute 'items', it was."""
+    x, y = table()
+    plain, day = {"a": x[:, 0].tolist(), "b": x[:, 1].tolist()}, datetime.date(2020, 1, 1)
+    for rows, words in (
+        (LazyFrame(), r"X is a LazyFrame, .*: call \.collect\(\) first"),
+        (Polars(**plain, town=["x"] * 40), r"encode columns of text \('town'\) first"),
+        (Polars(**plain, day=[day] * 40), r"X has columns of dates, 'day', and"),
+        (Polars(**plain, gaps=[None] + [1] * 39), r"X contains NaN: column 'gaps' in 1 of 40 rows"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            cls(**OPTIONS).fit(rows, y[cls])
+    with pytest.raises(TypeError, match=r"y is a LazyFrame, .*: call \.collect\(\) first"):
+        cls(**OPTIONS).fit(x, LazyFrame())
+    network = bmp.Network([bmp.Linear(2, 3)], bmp.Argmax())
+    assert torch.equal(network.predict(Polars(**plain)).mean, network.predict(x[:, :2]).mean)
+    with pytest.raises(ValueError, match="x has columns that are not numbers: town; encode"):
+        network.predict(Polars(**plain, town=["x"] * 40))
+    with pytest.raises(TypeError, match=r"x is a LazyFrame, .*: call \.collect\(\) first"):
+        network.predict(LazyFrame())
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_tensors_with_gradients_are_taken_for_their_values(cls):
+    x, y = table()
+    inputs = torch.tensor(x, requires_grad=True)
+    targets = torch.tensor(y[cls], requires_grad=cls is bmp.MPRegressor)
+    model = fitted(cls, inputs, targets, epochs=2)
+    assert np.array_equal(predicted(model, inputs), predicted(fitted(cls, x, y[cls], epochs=2), x))
 
 
 def test_targets_that_are_no_numbers_are_told_as_such():
