@@ -103,9 +103,9 @@ def _run(experiment: Experiment, arguments: argparse.Namespace) -> int:
     if options.parts and not arguments.draw:  # the other parts stay in the results, as far as they are there
         whole = experiment.pieces(replace(options, parts=()))
         asked = {piece.label for piece in pieces}
-        others = [piece for piece in whole if piece.label not in asked]
-        kept = written(experiment, others, folder)
-        pieces = [piece for piece in whole if piece.label in asked or piece.label in kept or store.load(piece)]
+        kept = written(experiment, [piece for piece in whole if piece.label not in asked], folder)
+        there = [piece for piece in whole if piece.label in asked or piece.label in kept or store.load(piece)]
+        pieces = [*there, *(piece for piece in pieces if piece not in there)]  # a quick version may have other parts
     return _show(experiment, pieces, store, folder, outcomes, options, kept)
 
 
@@ -129,7 +129,7 @@ def _show(
     }
     if not results:
         raise ValueError(f"no piece of {experiment.name} is in {store.folder}; run it without --draw first")
-    if len(pieces) == len(experiment.pieces(replace(options, parts=()))):
+    if {piece.label for piece in pieces} == {piece.label for piece in experiment.pieces(replace(options, parts=()))}:
         options = replace(options, parts=())
     settings = {"quick": options.quick, "seeds": experiment.n_seeds(options), "parts": list(options.parts)}
     command = repeat_command(experiment, options)
