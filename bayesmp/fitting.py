@@ -8,8 +8,8 @@ from typing import Any
 from bayesmp import checks, examples, persistence, run_files
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.history import History
-from bayesmp.network import Network
-from bayesmp.network_files import check_is_network, check_same_network
+from bayesmp.network import Network, check_is_network
+from bayesmp.network_files import check_same_network
 from bayesmp.trainer import MAX_EPOCHS, Trainer
 
 

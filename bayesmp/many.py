@@ -29,8 +29,7 @@ from bayesmp.arithmetic import few_threads
 from bayesmp.fitting import fit
 from bayesmp.history import History
 from bayesmp.learned import Learned
-from bayesmp.network import Network
-from bayesmp.network_files import check_is_network
+from bayesmp.network import Network, check_is_network
 from bayesmp.train_config import TrainConfig
 from bayesmp.trainer import MAX_EPOCHS
 

@@ -188,3 +188,13 @@ class Network(NetworkBeliefs[P]):
         first = f"Network({self.n_weights:,} weights, head={self.head!r}, {self.dtype}, {self.device})"
         learned = self.head.tell_learned(self.head_log_weights) if self.is_trained else ""
         return "\n".join([first, *self.lines(), *([f"  learned: {learned}"] if learned else [])])
+
+
+def check_is_network(network: Any) -> None:
+    """Raise unless it is a Network; people who know PyTorch bring a module."""
+    if isinstance(network, Network):
+        return
+    remedy = "make one with bayesmp.Network(layers, head)"
+    if isinstance(network, torch.nn.Module):
+        remedy = "make one with bayesmp.from_torch(module, head=...)"
+    raise TypeError(f"expected a bayesmp.Network to train, got {type(network).__name__}; {remedy}")

@@ -147,16 +147,6 @@ def _belief_from_file(
     return found.to(network.device, network.dtype)
 
 
-def check_is_network(network: Any) -> None:
-    """Raise unless it is a Network; people who know PyTorch bring a module."""
-    if isinstance(network, Network):
-        return
-    remedy = "make one with bayesmp.Network(layers, head)"
-    if isinstance(network, torch.nn.Module):
-        remedy = "make one with bayesmp.from_torch(module, head=...)"
-    raise TypeError(f"expected a bayesmp.Network to train, got {type(network).__name__}; {remedy}")
-
-
 def check_same_network(network: Network, file: persistence.SavedFile, remedy: str) -> None:
     """Raise unless the network in an open file is this one, but for what was learned."""
     ours, theirs = persistence.as_saved(network.description()), dict(file.header["network"])

@@ -20,8 +20,8 @@ from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
 from bayesmp.influence import Influence
-from bayesmp.network import Network
-from bayesmp.network_files import INTERRUPTED, check_is_network, from_file
+from bayesmp.network import Network, check_is_network
+from bayesmp.network_files import INTERRUPTED, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run
 from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex
@@ -139,9 +139,10 @@ class Trainer(Run):
         self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int
     ) -> History:
         """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
-        asked: dict[str, Any] = {"is_auto": is_auto, "n_asked": n_asked}
         with undisturbed():
-            return self._train_undisturbed(n_epochs, progress, **asked, stacklevel=stacklevel + 1)
+            return self._train_undisturbed(
+                n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 1
+            )
 
     def _train_undisturbed(
         self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int, stacklevel: int
