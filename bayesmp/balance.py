@@ -32,7 +32,8 @@ class Balance:
     """What was found at all examples.
 
     Attributes:
-        steps: J d, how far the outputs at the posterior mean are from those of the network, (n, o).
+        steps: J d, how far the outputs at the posterior mean are from those of the network, (n, o); 0 if not all data
+            were there to tell.
         leverage: how much of its own outputs each example holds, (n,): unbiased, right in sums over many examples, much
             too rough for one of them. Not asked for (None) where the belief is exact and knows it.
     """
@@ -101,6 +102,7 @@ def find_balance(
     slope: Tensor,
     precision: Tensor,
     *,
+    weight: float = 1.0,
     seed: int = 0,
     settings: Settings = SETTINGS,
 ) -> Balance:
@@ -110,11 +112,13 @@ def find_balance(
     signs z (Hutchinson): one solution for all examples. A draw tells their sum to about its square root.
 
     Args:
-        network, belief: as trained on x, which are all its data.
+        network, belief: as trained on x, which are all its data or stand for them.
         slope, precision: e and Q of each example, (n, o).
+        weight: for how many of the data each of x stands. Slopes of all data add up to what the prior pulls, those of
+            a part of them do not; so nothing is said of the posterior mean where it is above 1.
         seed: of the signs.
     """
-    lines = Lines(network, x, precision)
+    lines = Lines(network, x, weight * precision)
 
     def guess(vector: Tensor) -> Tensor:
         flat = network.flat
@@ -126,15 +130,18 @@ def find_balance(
         n_steps, tolerance = settings.balance_steps, settings.balance_tolerance
         return solve(lines.curvature, guess, vector, max_steps=n_steps, tolerance=tolerance)
 
-    steps = lines.along(solved(lines.back(slope) + _prior_slope(network)))
+    steps = torch.zeros_like(slope)
+    if weight == 1.0:
+        steps = lines.along(solved(lines.back(slope) + _prior_slope(network)))
     if belief.is_exact:
         return Balance(steps, None)
-    generator, root = torch.Generator().manual_seed(seed), precision.sqrt()
+    generator, root = torch.Generator().manual_seed(seed), (weight * precision).sqrt()
     leverage = torch.zeros(len(root), dtype=torch.float64, device=root.device)
-    for _ in range(settings.leverage_draws):
+    n_draws = settings.leverage_draws if len(x) <= settings.judged_examples else 1  # sums over many are known by one
+    for _ in range(n_draws):
         signed = (2.0 * torch.randint(0, 2, root.shape, generator=generator) - 1.0).to(root) * root
         leverage += (signed * lines.along(solved(lines.back(signed)))).sum(1).double()
-    return Balance(steps, leverage / settings.leverage_draws)
+    return Balance(steps, leverage / (weight * n_draws))
 
 
 def solve(

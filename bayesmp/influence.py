@@ -102,9 +102,10 @@ def influence_of(
         rows: which of them.
 
     Note:
-        Labels are judged as in joint.py, all examples at once where they are few (each_left_out.py). Else, where the
-        belief is not exact, leverages add up to more than its degrees of freedom, and one factor for all puts
-        that right; variances without an example stay as those of predictions are (joint.py, which does the same).
+        Labels are judged as at the end of a run (joint.py, each_left_out.py), with examples beside those asked for.
+        Else, where the belief is not exact, leverages add up to more than its degrees of freedom, and one factor for
+        all puts that right; variances without an example stay as those of predictions are (joint.py, which does the
+        same).
     """
     nlls, rest = [], []
     for left in _left_out(network, belief, x, y, rows, settings):
@@ -157,11 +158,17 @@ def _left_out(
     head, log_weights = network.head, network.head_log_weights
     if len(rows) == 0:
         return
-    if can_leave_each_out(network, x, settings=settings):
-        each = leave_each_out(network, belief, x, y, log_weights, settings=settings)
-        at = rows.to(y.device)
+    seen, at, n_judged = _seen(len(x), rows, settings)
+    weight, inputs, targets = len(x) / len(seen), x[seen.to(x.device)], y[seen.to(y.device)]
+    if can_leave_each_out(network, inputs, weight=weight, may_take_long=True, settings=settings):
+        each = leave_each_out(
+            network, belief, inputs, targets, log_weights, weight=weight, n_judged=n_judged, settings=settings
+        )
+        at = at.to(y.device)
         outputs = Moments(each.outputs.mean[at], each.outputs.var[at])
-        yield _LeftOut(x[rows.to(x.device)], y[at], outputs, each.taken.distance[at], each.taken.leverage[at])
+        yield _LeftOut(
+            x[rows.to(x.device)], y[rows.to(y.device)], outputs, each.taken.distance[at], each.taken.leverage[at]
+        )
         return
     share, limit = _share(network, belief, x, y, settings), settings.max_leverage[0 if belief.is_exact else 1]
     for inputs, targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
@@ -170,6 +177,19 @@ def _left_out(
         if not bool(noise.any()):
             left = Moments(left.mean, left.var / share)
         yield _LeftOut(inputs, targets, left, taken.distance, taken.leverage)
+
+
+def _seen(n: int, rows: Tensor, settings: Settings) -> tuple[Tensor, Tensor, int]:
+    """Which of n examples are looked at to judge these rows, where the rows lie among them, and how many of them, the
+    first ones, are judged: leverages are known in sums over many.
+    """
+    if n <= settings.judged_examples:
+        return torch.arange(n), rows, n
+    asked, at = rows.unique(return_inverse=True)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    others = order[~torch.isin(order, asked)]
+    n_seen = max(len(asked), min(n, settings.final_examples))
+    return torch.cat([asked, others])[:n_seen], at, max(len(asked), settings.judged_examples)
 
 
 def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> Tensor:

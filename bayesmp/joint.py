@@ -62,6 +62,7 @@ def refresh(
     max_examples: int,
     max_rank: int,
     seed: int = 0,
+    is_last: bool = False,
     settings: Settings = SETTINGS,
 ) -> Refreshed:
     """The belief at the network's current means, and its leave-one-out scores.
@@ -79,6 +80,7 @@ def refresh(
         max_examples: look at a random part of the data of this size if there are more; it stands for all.
         max_rank: anchors, where the belief cannot be exact.
         seed: of that part, and of the anchors.
+        is_last: that of the end of a run, which may take longer to know what examples hold of their outputs.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(x), generator=generator)[:max_examples]
@@ -98,7 +100,7 @@ def refresh(
     log_weights = log_weights[head.heard]
     for _ in range(rounds):
         asked = log_weights
-        found = _judge(head, examples, asked, len(x), settings)
+        found = _judge(head, examples, asked, len(x), settings, is_last=is_last)
         if found.constant is None:
             break
         total = head_prior[head.heard].to(found.constant) + found.constant * (len(x) / found.n_judged)
@@ -121,7 +123,7 @@ def refresh(
         total = head_prior.to(constant) + constant
         log_weights = (total - total.max()).to(log_weights)
     left_out = found.left_out
-    if head.has_noise and weight == 1.0 and can_leave_each_out(network, x, settings=settings):
+    if head.has_noise and can_leave_each_out(network, x, weight=weight, settings=settings):
         left_out = leave_each_out(network, found.evidence.belief, x, y, asked, settings=settings).outputs
     scores = _scores(head, left_out, found.y, log_weights)
     judged = x_seen[: found.n_judged], found.y, found.left_out
@@ -178,8 +180,11 @@ class _Judged:
     n_clipped: int
 
 
-def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, settings: Settings) -> _Judged:
-    """Leave-one-out outputs of the first `judged_examples`.
+def _judge(
+    head: Head, examples: Examples, log_weights: Tensor, n_data: int, settings: Settings, *, is_last: bool
+) -> _Judged:
+    """Leave-one-out outputs of the first `judged_examples`: of labels, at the end of a run or where they are few, by
+    each_left_out.py, and else so:
 
     Leverages of all examples, and that of the past, must add up to the degrees of freedom of the belief. Where it is
     not exact they come to more, because what the span misses of an example is spread evenly although its own data lie
@@ -189,11 +194,17 @@ def _judge(head: Head, examples: Examples, log_weights: Tensor, n_data: int, set
     link that is judged at all of the variance too sharp (docs/lab-notes.md).
     """
     network = examples.network
-    if not head.has_noise and examples.weight == 1.0 and can_leave_each_out(network, examples.x, settings=settings):
+    x, y, weight = examples.x, examples.y, examples.weight
+    can_leave = can_leave_each_out(network, x, weight=weight, may_take_long=is_last, settings=settings)
+    if not head.has_noise and can_leave:
         evidence, _ = examples.ask(log_weights)
-        each = leave_each_out(network, evidence.belief, examples.x, examples.y, log_weights, settings=settings)
-        message = head.to_heard(each.outputs, examples.y).double() if head.is_learned else None
-        return _Judged(evidence, each.mean, each.outputs, examples.y, message, len(each.mean), each.taken.n_clipped)
+        n_judged = settings.judged_examples
+        each = leave_each_out(
+            network, evidence.belief, x, y, log_weights, weight=weight, n_judged=n_judged, settings=settings
+        )
+        y = y[: len(each.mean)]
+        message = head.to_heard(each.outputs, y).double() if head.is_learned else None
+        return _Judged(evidence, each.mean, each.outputs, y, message, len(y), each.taken.n_clipped)
     evidence, answers = examples.ask(log_weights)
     parts: list[tuple[Slice, Tensor]] = []
     n_judged = 0

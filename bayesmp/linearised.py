@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesmp.belief import Belief, Points
 from bayesmp.flat_weights import FlatWeights
 from bayesmp.gaussian import Moments
-from bayesmp.graph import Graph
+from bayesmp.graph import Graph, Trace
 from bayesmp.layers.base import Gradient, Shape, Weights
 from bayesmp.regime import Regime
 
@@ -71,10 +71,17 @@ class Linearised:
             for node, slope in self.graph.pull(trace, slopes)
             if node.has_weights
         ]
-        noise = torch.zeros_like(trace.outputs.mean)
+        return trace.outputs, found[::-1], self._noise(trace)
+
+    def outputs_and_noise(self, x: Tensor) -> tuple[Moments, Tensor]:
+        """The same without slopes."""
+        trace = self.graph.sweep_out(x, self.weights, self.regime)
+        return trace.outputs, self._noise(trace)
+
+    def _noise(self, trace: Trace) -> Tensor:
         if self.regime.input_noise and bool((self.sum_share == 1.0).all()):  # else too little is left to weaken a pull
-            noise = self.graph.output_noise(trace)
-        return trace.outputs, found[::-1], noise
+            return self.graph.output_noise(trace)
+        return torch.zeros_like(trace.outputs.mean)
 
     def last_inputs(self, x: Tensor) -> Tensor:
         """Mean inputs of the last layer with weights, (b, h)."""

@@ -239,6 +239,7 @@ class Run:
                 max_examples=max_examples,
                 max_rank=max_rank,
                 seed=seed,
+                is_last=keeps_belief,
             )
             if keeps_belief:
                 network.belief = found.belief

@@ -63,7 +63,9 @@ class Settings:
         calm_visits: visits before which there is nothing to go back to.
         calm_numbers: of a run's state that is kept for it, at most.
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
-            network would be another one; for noise and scores of regressions with hidden layers.
+            network would be another one; for noise and scores of regressions with hidden layers, and for labels behind
+            shared weights.
+        most_stood_for: so many of the data may an example stand for whose leverage conjugate gradients tell.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
     """
@@ -116,7 +118,8 @@ class Settings:
     calm_loss: float = 0.25
     calm_visits: int = 500
     calm_numbers: int = 20_000_000
-    turning: float = 0.4
+    turning: tuple[float, float] = (0.4, 0.3)
+    most_stood_for: float = 4.0
     max_leverage: tuple[float, float] = (0.95, 0.5)
 
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import make_friedman1
+from sklearn.datasets import load_digits, make_friedman1
 
 import bayesmp as bmp
 from bayesmp import evidence
 from bayesmp.balance import find_balance, solve
 from bayesmp.belief import Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
+from bayesmp.joint import refresh
 from bayesmp.leave_one_out import leave_out, outside_share, pull_of, with_own, without_own
 from bayesmp.settings import Settings
 from tests.helpers import blobs, mlp
@@ -236,16 +237,23 @@ def test_scores_of_noisy_targets_are_those_of_training_again_without_each_exampl
     assert float(told) == pytest.approx(trainer.history.loo_nll[-1], rel=0.02)
 
 
-def test_only_noisy_targets_of_hidden_layers_know_of_turning():
-    settings = Settings(turning=0.3)
+def small_cnn(*, seed=0):
+    """For images (1, 8, 8) of ten classes, with weights that are shared over positions."""
+    layers = [bmp.Conv2d(1, 8, 3), bmp.LeakyReLU(0.1), bmp.Flatten(), bmp.Linear(288, 10)]
+    return bmp.Network(layers, bmp.Argmax(), seed=seed, input_shape=(1, 8, 8))
+
+
+def test_features_turn_behind_noisy_targets_and_before_shared_weights():
+    settings = Settings(turning=(0.3, 0.2))
     assert turning_of(mlp((3, 8, 1), bmp.Regression("learn")), settings) == 0.3
     assert turning_of(mlp((3, 1), bmp.Regression("learn")), settings) == 0.0, "leave-one-out is exact there"
     assert turning_of(mlp((3, 8, 2), bmp.Argmax()), settings) == 0.0
+    assert turning_of(small_cnn(), settings) == 0.2
 
 
 def test_turning_tells_what_new_rows_say():
     """After many epochs rows that are left out of a network that was made with them are judged too well."""
-    gaps = {0.0: [], Settings().turning: []}
+    gaps = {0.0: [], Settings().turning[0]: []}
     for seed in range(3):
         x, y = make_friedman1(2300, n_features=10, noise=1.0, random_state=seed)
         x, y = (torch.as_tensor((part - part[:300].mean(0)) / part[:300].std(0)).float() for part in (x, y))
@@ -255,7 +263,7 @@ def test_turning_tells_what_new_rows_say():
         constant = network.head_log_weights
         new = -float(network.predict(x[300:]).log_prob(y[300:]).mean())
         for turning, found in gaps.items():
-            settings = Settings(turning=turning)
+            settings = Settings(turning=(turning, 0.0))
             each = leave_each_out(network, network.belief, trainer.x, trainer.y, constant, settings=settings)
             found.append(float(network.head.nll(each.outputs, trainer.y, constant).mean()) - new)
     plain, turned = (sum(found) / len(found) for found in gaps.values())
@@ -272,7 +280,82 @@ def test_noisy_targets_noisy_sweeps_and_many_examples_have_their_own_rules():
     assert not can_leave_each_out(regression, torch.randn(400, 36)), "1,200 rows, 1,603 weights"
     trainer = a_classifier(n=24, epochs=1, dtype=torch.float32)
     assert can_leave_each_out(trainer.network, x)
+    assert not can_leave_each_out(trainer.network, x, weight=2.0)
     assert not can_leave_each_out(trainer.network, x, settings=Settings(judged_examples=5))
-    layers = [bmp.Conv2d(1, 2, 3), bmp.LeakyReLU(0.1), bmp.Flatten(), bmp.Linear(32, 3)]
-    images = bmp.Network(layers, bmp.Argmax(), seed=0, input_shape=(1, 6, 6))
-    assert not can_leave_each_out(images, torch.randn(6, 1, 6, 6))
+    assert can_leave_each_out(trainer.network, x, may_take_long=True, settings=Settings(judged_examples=5))
+    assert can_leave_each_out(trainer.network, x, weight=2.0, may_take_long=True)
+    assert not can_leave_each_out(trainer.network, x, weight=9.0, may_take_long=True)
+    images, pixels = small_cnn(), torch.randn(6, 1, 8, 8)
+    assert not can_leave_each_out(images, pixels)
+    assert can_leave_each_out(images, pixels, may_take_long=True)
+
+
+def test_examples_that_stand_for_several_have_the_leverage_of_one_of_them():
+    """Every example twice, and every example once with a weight of two, are the same data."""
+    trainer = a_classifier(epochs=5)
+    network, x, y = trainer.network, trainer.x, trainer.y
+    settings = Settings(balance_steps=80, balance_tolerance=1e-12, leverage_draws=24)
+    with torch.no_grad():
+        rough = rough_belief(trainer, 60)
+        m_out, gradients = network.gradients(x)
+        pulls = pull_of(
+            network.head,
+            m_out.mean,
+            rough.covariance(gradients).to(x),
+            torch.zeros_like(m_out.mean),
+            y,
+            network.head_log_weights,
+        )
+        found = find_balance(network, rough, x, *pulls, weight=2.0, settings=settings)
+        rows = slopes_of(network, torch.cat([x, x]))
+        root = torch.cat([pulls[1], pulls[1]]).flatten().sqrt()
+        held = root[:, None] * (rows @ rows.T) * root
+        leverage = torch.linalg.solve(torch.eye(len(held), dtype=held.dtype) + held, held).diagonal()
+    assert found.leverage is not None
+    assert float(found.leverage.sum()) == pytest.approx(0.5 * float(leverage.sum()), rel=0.06)
+    assert not bool(found.steps.any()), "a part of the data does not tell where the posterior mean is"
+
+
+def test_examples_beside_the_judged_ones_are_heard_but_not_told():
+    trainer = a_classifier(n=80, epochs=10)
+    network, x, y, constant = trainer.network, trainer.x, trainer.y, trainer.network.head_log_weights
+    with torch.no_grad():
+        exact = look(network, x, y).belief
+        all_of_them = leave_each_out(network, exact, x, y, constant)
+        some = leave_each_out(network, exact, x, y, constant, n_judged=30)
+    assert some.mean.shape == (30, 3)
+    torch.testing.assert_close(some.taken.without, all_of_them.taken.without[:30])
+    gap = (some.outputs.mean - all_of_them.outputs.mean[:30]).abs().max()
+    assert float(gap) < 0.05 * float(all_of_them.taken.shift.abs().max()), "the others' pulls differ in their variance"
+
+
+@pytest.mark.parametrize("kind", ["dense", "shared"])
+def test_scores_at_the_end_of_a_run_are_those_of_new_images(kind, monkeypatch):
+    """More examples than are judged, and a belief over few anchors: as with many images, where leverages that were cut
+    at one half made these scores several times too good.
+    """
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = torch.as_tensor(x[order] / 16.0).float(), torch.as_tensor(y[order])
+    network = small_cnn()
+    if kind == "dense":
+        network = mlp((64, 40, 10), bmp.Argmax())
+    else:
+        x = x.view(-1, 1, 8, 8)
+    trainer = bmp.Trainer(network, x[:900], y[:900], batch_size=64, seed=0)
+    trainer.run(25 if kind == "dense" else 10, progress=False)
+    found = refresh(
+        network,
+        trainer.x,
+        trainer.y,
+        network.head_log_weights,
+        network.head_prior,
+        max_examples=900,
+        max_rank=256,
+        is_last=True,
+        settings=Settings(judged_examples=400),
+    )
+    new = -float(network.predict(x[900:]).log_prob(y[900:]).mean())
+    told = -float(network.predict(x[:900]).log_prob(y[:900]).mean())
+    assert told < 0.6 * new, "in training they look much better"
+    assert 0.6 * new < found.scores["nll"] < 1.4 * new
