@@ -28,7 +28,7 @@ class CalmState:
     Attributes:
         epoch: after which it was kept.
         scores: leave-one-out NLL and NLL in training then.
-        counters, regime: of the schedule, and of the network.
+        counters, regime, prior_width: of the schedule, and of the network.
         tensors: copies of the run's and the network's.
     """
 
@@ -36,6 +36,7 @@ class CalmState:
     scores: tuple[float, float]
     counters: dict[str, float]
     regime: Regime
+    prior_width: float
     tensors: dict[str, Tensor]
 
     def description(self) -> dict[str, Any]:
@@ -45,6 +46,7 @@ class CalmState:
             "scores": list(self.scores),
             "counters": self.counters,
             "regime": self.regime.to_json(),
+            "prior_width": self.prior_width,
         }
 
 
@@ -75,7 +77,8 @@ def keep_if_best(run: Run, kept: CalmState | None, *, settings: Settings = SETTI
         return None
     scores = record.loo["nll"], record.metrics["nll"]
     copies = {name: part.clone() for name, part in tensors.items()}
-    return CalmState(run.n_epochs, scores, dict(run.schedule.counters()), run.network.regime, copies)
+    network, counters = run.network, dict(run.schedule.counters())
+    return CalmState(run.n_epochs, scores, counters, network.regime, network.prior_width, copies)
 
 
 def _is_recent(kept: CalmState, run: Run, settings: Settings) -> bool:
@@ -100,7 +103,7 @@ def go_back(run: Run, kept: CalmState) -> None:
     """Take the state that was kept; the epochs since are gone from the history, too."""
     for name, target in tensors_of(run).items():
         target.copy_(kept.tensors[name])
-    run.network.regime = kept.regime
+    run.network.regime, run.network.prior_width = kept.regime, kept.prior_width
     run.sites.recount()
     run.schedule.resume(kept.counters)
     del run.history.records[kept.epoch :]
@@ -117,4 +120,5 @@ def from_file(run: Run, file: SavedFile) -> CalmState | None:
         tensors[name] = torch.empty_like(like)
         file.fill(tensors[name], f"calm.{name}")
     regime = Regime(**found["regime"])
-    return CalmState(found["epoch"], tuple(found["scores"]), found["counters"], regime, tensors)
+    scores, width = tuple(found["scores"]), found.get("prior_width", 1.0)
+    return CalmState(found["epoch"], scores, found["counters"], regime, width, tensors)

@@ -26,6 +26,7 @@ class Learned:
         regime: how sweeps are done.
         belief: the joint belief about all weights, None before the first training.
         varying_noise: how the noise depends on the input; None where it is the same everywhere.
+        prior_width: factor on all prior variances that the data have chosen (schedules/prior_width.py).
         flat_targets: whether targets came as (n,), not (n, 1).
         told: the run's history and moments of its data, for `diagnose`; files do not hold it.
     """
@@ -36,6 +37,7 @@ class Learned:
     regime: Regime
     belief: Belief | None
     varying_noise: VaryingNoise | None
+    prior_width: float
     flat_targets: bool
     told: Told | None
 
@@ -66,6 +68,7 @@ class Learned:
         return {
             "belief": None if self.belief is None else self.belief.description(),
             "regime": self.regime.to_json(),
+            "prior_width": self.prior_width,
             "flat_targets": self.flat_targets,
             "varying_noise": self.varying_noise is not None,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from bayesmp import persistence
 from bayesmp.history import Change, History
-from bayesmp.learned import LEARNED
+from bayesmp.network_files import BESIDE_LAYERS
 from bayesmp.trainer import Trainer
 
 MERGED = "merged"  # what the history says until the first epoch
@@ -49,6 +50,7 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
     merged._arrange([rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members])
     merged._start()
+    network.prior_width = _width_of(runs)
     merged.schedule.join([run.schedule for run in runs])
     _take_sites(merged, runs)
     merged.schedule.refresh()
@@ -82,6 +84,12 @@ def _take_sites(merged: Trainer, runs: list[Trainer]) -> None:
     sites.recount()
 
 
+def _width_of(runs: list[Trainer]) -> float:
+    """How wide a prior suits all of them: the geometric mean of what they have chosen, by their examples."""
+    n = sum(len(run.y) for run in runs)
+    return math.exp(sum(len(run.y) / n * math.log(run.network.prior_width) for run in runs))
+
+
 def _check_runs(runs: list[Trainer]) -> None:
     """Raise unless these are two or more runs that can be one."""
     if len(runs) < 2 or not all(isinstance(run, Trainer) for run in runs):
@@ -110,10 +118,12 @@ def _check_runs(runs: list[Trainer]) -> None:
 def _differences(a: Trainer, b: Trainer) -> list[str]:
     """What keeps two runs from being merged."""
     ours, theirs = (persistence.as_saved(run.network.description()) for run in (a, b))
-    different = [name for name in ours if name not in (*LEARNED, "seed") and ours[name] != theirs[name]]
+    different = [name for name in ours if name not in (*BESIDE_LAYERS, "seed") and ours[name] != theirs[name]]
     if a.network.device != b.network.device:
         different.append("device")
-    different += [name for name in ("schedule", "joint") if getattr(a.config, name) != getattr(b.config, name)]
+    different += [
+        name for name in ("schedule", "joint", "learn_prior") if getattr(a.config, name) != getattr(b.config, name)
+    ]
     if "layers" in different:
         return different
     ours, theirs = ({name: part.cpu() for name, part in run.network.state().items()} for run in (a, b))

@@ -54,6 +54,7 @@ class Network(NetworkBeliefs[P]):
             **self.parts(),
             "seed": self.seed,
             "prior": self.prior_rule,
+            "has_given_prior": self.has_given_prior,
             "dtype": str(self.dtype).removeprefix("torch."),
             **self._own().description(),
             "past": None if self.yesterday is None else self._describe_past(self.yesterday),
@@ -67,8 +68,8 @@ class Network(NetworkBeliefs[P]):
         own["head.log_weights"] = own.pop("head_log_weights")
         past = {} if self.yesterday is None else self.yesterday.learned.state()
         return {
-            "prior.tau": self._exact_prior.tau,
-            "prior.rho": self._exact_prior.rho,
+            "prior.tau": self.rule_prior.tau,
+            "prior.rho": self.rule_prior.rho,
             "start": self.start,
             "head.grid": self.head.grid,
             **own,
@@ -186,8 +187,11 @@ class Network(NetworkBeliefs[P]):
 
     def __repr__(self) -> str:
         first = f"Network({self.n_weights:,} weights, head={self.head!r}, {self.dtype}, {self.device})"
-        learned = self.head.tell_learned(self.head_log_weights) if self.is_trained else ""
-        return "\n".join([first, *self.lines(), *([f"  learned: {learned}"] if learned else [])])
+        learned = [self.head.tell_learned(self.head_log_weights)] if self.is_trained else []
+        if self.prior_width != 1.0:
+            learned.append(f"prior variances {self.prior_width:.2g} times those of the rule {self.prior_rule!r}")
+        told = "; ".join(part for part in learned if part)
+        return "\n".join([first, *self.lines(), *([f"  learned: {told}"] if told else [])])
 
 
 def check_is_network(network: Any) -> None:

@@ -22,7 +22,7 @@ from bayesmp.learned import LEARNED, Learned
 from bayesmp.linearised import Linearised
 from bayesmp.priors import RULES
 from bayesmp.regime import MOMENTS
-from bayesmp.structure import Structure
+from bayesmp.structure import Structure, given_priors
 from bayesmp.varying_noise import VaryingNoise
 from bayesmp.yesterday import Yesterday, check_belief
 
@@ -54,6 +54,7 @@ class NetworkBeliefs(Structure[P]):
         self.marginal = belief.map(lambda part: part.float())
         self.yesterday: Yesterday | None = None
         self.prior = belief
+        self.has_given_prior = any(map(given_priors, self.layers))
         self.start = start
         self.sum_share = torch.ones(len(self.layers), dtype=torch.float32)
         self.regime = MOMENTS
@@ -69,12 +70,12 @@ class NetworkBeliefs(Structure[P]):
 
     @property
     def prior(self) -> Gaussian:
-        """What is believed before any data, in the network's dtype and on its device.
+        """What is believed before any data, in the network's dtype and on its device; as wide as the data have chosen.
 
         A prior that is assigned is kept in float64, too, so that a later change of dtype starts from the full
         precision and a saved network has the same prior in any dtype. Assign it; changes in place would be lost.
         Training then starts at its means; assign `start` for other ones. A prior that is assigned takes the place of
-        the past (`as_prior`), too.
+        the past (`as_prior`), too, and stays as it is.
         """
         return self._prior
 
@@ -89,11 +90,30 @@ class NetworkBeliefs(Structure[P]):
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
         self.start = self._exact_prior.mean
         self.yesterday = None
+        self.has_given_prior = True
+        self._prior_width = 1.0
 
     @property
     def exact_prior(self) -> Gaussian:
-        """The prior in float64 on the CPU, as it was assigned."""
+        """The prior in float64 on the CPU."""
+        if self._prior_width == 1.0:
+            return self._exact_prior
+        return Gaussian(self._exact_prior.tau / self._prior_width, self._exact_prior.rho / self._prior_width)
+
+    @property
+    def rule_prior(self) -> Gaussian:
+        """The same before data have chosen how wide it is."""
         return self._exact_prior
+
+    @property
+    def prior_width(self) -> Factor:
+        """Factor on all prior variances that the data have chosen (schedules/prior_width.py); 1 before training."""
+        return self._prior_width
+
+    @prior_width.setter
+    def prior_width(self, width: Factor) -> None:
+        self._prior_width = width
+        self._prior = self.exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
 
     @property
     def belief(self) -> Belief | None:
@@ -189,6 +209,7 @@ class NetworkBeliefs(Structure[P]):
             self.learn(self.yesterday.learned.copied())
             self.renew_past()
             return
+        self.prior_width = 1.0
         self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_prior.to(self.head_log_weights)
         self.sum_share = torch.ones_like(self.sum_share)
@@ -242,7 +263,7 @@ class NetworkBeliefs(Structure[P]):
         variances, _ = self.belief.as_past()
         var = self.flat.from_matrices([part.double() for part in variances])
         new.prior = Gaussian.from_moments(self.marginal.mean.double(), var)
-        new.remember(self.learned())
+        new.remember(replace(self.learned(), prior_width=1.0))  # which is in its variances
         return new
 
     @property

@@ -21,6 +21,7 @@ from bayesmp.varying_noise import VaryingNoise
 
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
 PAST_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head_log_weights")  # of the past, beside its belief
+BESIDE_LAYERS = (*LEARNED, "has_given_prior")  # in descriptions; the prior itself is compared
 FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
 INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
 
@@ -75,6 +76,7 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
         file.fill(network.state()[name], name)
     exact, start = network.exact_prior, network.start
     network.prior, network.start = exact, start
+    network.has_given_prior = found.get("has_given_prior", False)
     if found.get("past") is not None:
         network.remember(_past_from_file(network, file))
     learn_from_file(network, file)
@@ -105,6 +107,7 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
         network.belief = network.yesterday.learned.belief
     network.varying_noise = _varying_noise_from_file(network, file, "", found)
     network.regime = Regime(**found["regime"])
+    network.prior_width = found.get("prior_width", 1.0)
     network.flat_targets = found.get("flat_targets", False)
     network.renew_past()
 
@@ -120,6 +123,7 @@ def _past_from_file(network: Network, file: persistence.SavedFile) -> Learned:
         regime=Regime(**found["regime"]),
         belief=_belief_from_file(network, file, "past.belief.", found["belief"]),
         varying_noise=_varying_noise_from_file(network, file, "past.", found),
+        prior_width=1.0,
         flat_targets=found["flat_targets"],
         told=None,
     )
@@ -151,7 +155,7 @@ def check_same_network(network: Network, file: persistence.SavedFile, remedy: st
     """Raise unless the network in an open file is this one, but for what was learned."""
     ours, theirs = persistence.as_saved(network.description()), dict(file.header["network"])
     theirs["head"] = _head_of_its_time(theirs["head"])
-    different = [name for name in ours if name not in LEARNED and ours[name] != theirs.get(name)]
+    different = [name for name in ours if name not in BESIDE_LAYERS and ours[name] != theirs.get(name)]
     if not different:
         fixed = [name for name in network.state() if name in FIXED_TENSORS or name.startswith("past.")]
         different = [name for name in fixed if not torch.equal(network.state()[name], file.tensor(name))]

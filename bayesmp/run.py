@@ -85,7 +85,12 @@ class Run:
         self.next_batch_id = max(self.batch_ids) + 1
         self.sites = self._make_sites()
         self.schedule = make_schedule(
-            self.config.schedule, self.network, self.sites, seed=self.config.seed, joint=self.config.joint
+            self.config.schedule,
+            self.network,
+            self.sites,
+            seed=self.config.seed,
+            joint=self.config.joint,
+            learn_prior=self.config.learn_prior,
         )
 
     def _start(self) -> None:

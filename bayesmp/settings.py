@@ -65,6 +65,9 @@ class Settings:
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
             network would be another one; for noise and scores of regressions with hidden layers, and for labels behind
             shared weights.
+        width_counts: directions of the weights that say that the prior is as wide as its rule has it.
+        width_range: least and largest factor on its variances.
+        width_visits: visits before which nothing is known of it.
         most_stood_for: so many of the data may an example stand for whose leverage conjugate gradients tell.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
@@ -119,6 +122,9 @@ class Settings:
     calm_visits: int = 500
     calm_numbers: int = 20_000_000
     turning: tuple[float, float] = (0.4, 0.3)
+    width_counts: float = 20.0
+    width_range: tuple[float, float] = (1 / 64, 64.0)
+    width_visits: int = 50
     most_stood_for: float = 4.0
     max_leverage: tuple[float, float] = (0.95, 0.5)
 

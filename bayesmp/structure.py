@@ -118,8 +118,7 @@ class Structure(Generic[P]):
         """What makes the structure again, as JSON holds it."""
         found = []
         for layer in self.layers:
-            names = [name for name in layer.weight_shapes() if getattr(layer, f"{name}_prior", None) is not None]
-            found.append({**persistence.describe(layer, LAYERS), "given_priors": names})
+            found.append({**persistence.describe(layer, LAYERS), "given_priors": given_priors(layer)})
         return {"layers": found, "head": persistence.describe(self.head, HEADS), "input_shape": self.input_shape}
 
     def lines(self) -> list[str]:
@@ -130,6 +129,11 @@ class Structure(Generic[P]):
             line = f"  {layer!r:<34} -> {shape:<16}" + (f"{n_own:>12,} weights" if n_own else "")
             found.append(line.rstrip())
         return found
+
+
+def given_priors(layer: Layer) -> list[str]:
+    """Names of the weights of a layer whose prior was given."""
+    return [name for name in layer.weight_shapes() if getattr(layer, f"{name}_prior", None) is not None]
 
 
 def _check_layers(layers: Any) -> list[Layer]:

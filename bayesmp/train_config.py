@@ -20,6 +20,8 @@ class TrainConfig:
         joint: whether the parallel schedule counts correlations between weights in the variance of their sums while it
             trains; None: in networks of dense layers only (schedules/metric.py). Predictions are made with the joint
             belief in any case.
+        learn_prior: whether the data choose how wide the prior is, by one factor on all its variances, where the joint
+            belief is exact (schedules/prior_width.py); None: where noise is learned, too, and no prior was given.
         site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
         site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
         data_store: "auto", "device" or "host": where the training inputs lie; from the host each batch is copied to
@@ -31,6 +33,7 @@ class TrainConfig:
     schedule: str = "parallel"
     seed: int = 0
     joint: bool | None = None
+    learn_prior: bool | None = None
     site_store: str = "auto"
     site_dtype: str | None = None
     data_store: str = "auto"
@@ -45,6 +48,14 @@ class TrainConfig:
             raise ValueError(f"joint must be True, False or None (decide by the network), got {self.joint!r}")
         if self.joint and self.schedule != "parallel":
             raise ValueError("joint=True needs the parallel schedule; the sequential one has no shares of sums")
+        if self.learn_prior not in (None, True, False):
+            raise ValueError(
+                f"learn_prior must be True, False or None (decide by the network), got {self.learn_prior!r}"
+            )
+        if self.learn_prior and self.schedule != "parallel":
+            raise ValueError(
+                "learn_prior=True needs the parallel schedule; the sequential one keeps the prior as it is"
+            )
         if self.site_store not in PLACES:
             raise ValueError(f"site_store must be one of {PLACES}, got {self.site_store!r}")
         if self.data_store not in examples.PLACES:

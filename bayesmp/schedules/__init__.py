@@ -11,11 +11,19 @@ from bayesmp.sites import Sites
 SCHEDULES: dict[str, type[Schedule]] = {"parallel": ParallelSchedule, "sequential": SequentialSchedule}
 
 
-def make_schedule(name: str, network: Network, sites: Sites, *, seed: int, joint: bool | None = None) -> Schedule:
-    """The schedule of this name, or a ValueError; `joint` concerns the parallel one."""
+def make_schedule(
+    name: str,
+    network: Network,
+    sites: Sites,
+    *,
+    seed: int,
+    joint: bool | None = None,
+    learn_prior: bool | None = None,
+) -> Schedule:
+    """The schedule of this name, or a ValueError; `joint` and `learn_prior` concern the parallel one."""
     check_schedule(name)
     if name == "parallel":
-        return ParallelSchedule(network, sites, seed=seed, joint=joint)
+        return ParallelSchedule(network, sites, seed=seed, joint=joint, learn_prior=learn_prior)
     return SCHEDULES[name](network, sites, seed=seed)
 
 

@@ -158,7 +158,7 @@ class DenseChain:
             found.append(
                 chain.Dense(
                     *(layer.n_in, layer.n_out, start, layer.has_bias, layer.is_exact, metric.knows_inputs),
-                    *(leak, shares[k], float(schedule.ridges.get(k, -1.0)), schedule.metrics.prior_rest[k]),
+                    *(leak, shares[k], float(schedule.ridges.get(k, -1.0)), schedule.metrics.prior_rest(k)),
                     None if pulls is None else _row_of(pulls, index),
                     *(address(part) for part in (metric.inputs, metric.slopes, metric.rest)),
                     *(address(part) for part in (metric.input_vectors, metric.slope_vectors, metric.inverse)),

@@ -20,7 +20,7 @@ from bayesmp.settings import Settings
 class NetworkMetric(dict[int, LayerMetric]):
     """By weight node, the metric of its layer; empty until `start`.
 
-    `n_data` is the number of examples that it stands for, `prior_rest` the mean prior precision of a layer's weights.
+    `n_data` is the number of examples that it stands for.
     """
 
     def __init__(self, network: Network, settings: Settings) -> None:
@@ -28,20 +28,24 @@ class NetworkMetric(dict[int, LayerMetric]):
         self.network = network
         self.settings = settings
         self.n_data = 0
-        self.prior_rest: dict[int, float] = {}
+        self._rule_rest: dict[int, float] = {}  # mean precision of a layer's weights by the prior's rule
 
     def start(self, n_data: int) -> None:
         """Make the metrics of a run on this many examples, of which nothing is known yet."""
         network, prior, past = self.network, self.network.prior, self.network.past
         self.clear()
         self.n_data = n_data
-        precisions = network.unpack(prior.rho)
+        precisions = network.unpack(prior.rho * network.prior_width)
         factors = [None] * len(network.layers) if past is None else past.factors
         for node, older in zip(network.graph.weight_nodes, factors, strict=False):
             matrix = node.layer.to_matrix(precisions[node.index])
             self[node.index] = LayerMetric(n_data, *matrix.shape, like=prior.rho, past=older)
             first = next(iter(precisions[node.index].values()))
-            self.prior_rest[node.index] = float(first.mean())
+            self._rule_rest[node.index] = float(first.mean())
+
+    def prior_rest(self, k: int) -> float:
+        """Mean prior precision of a layer's weights."""
+        return self._rule_rest[k] / self.network.prior_width
 
     @torch.no_grad()
     def know_inputs(self, x: Tensor, weights: list[Weights], regime: Regime, generator: torch.Generator) -> None:
@@ -63,12 +67,12 @@ class NetworkMetric(dict[int, LayerMetric]):
         """Stand for another number of examples, which are like those seen so far."""
         self.n_data = n_data
         for k, metric in self.items():
-            metric.resize(n_data, self.prior_rest[k])
+            metric.resize(n_data, self.prior_rest(k))
 
     def join(self, parts: Sequence[NetworkMetric]) -> None:
         """Stand for all the examples that these stand for."""
         for k, metric in self.items():
-            metric.join([part[k] for part in parts], self.prior_rest[k])
+            metric.join([part[k] for part in parts], self.prior_rest(k))
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that make up its state."""
@@ -99,7 +103,7 @@ class NetworkMetric(dict[int, LayerMetric]):
                 curvature = slopes.t() @ slopes
                 curvature.diagonal().add_(per_row)
                 curvature.div_(n_batch)
-                rest = self.prior_rest[node.index] + per_weight * (self.n_data / n_batch)
+                rest = self.prior_rest(node.index) + per_weight * (self.n_data / n_batch)
                 metric.update(inputs, curvature, rest, share)
 
     def renew(self) -> None:

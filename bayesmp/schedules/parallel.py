@@ -37,6 +37,7 @@ from bayesmp.schedules.dense_chain import DenseChain
 from bayesmp.schedules.graphs import RecordedVisits
 from bayesmp.schedules.network_metric import NetworkMetric, gains_from_shares
 from bayesmp.schedules.own_pulls import OwnPulls
+from bayesmp.schedules.prior_width import best_width, learns_width
 from bayesmp.schedules.ridges import Ridges
 from bayesmp.schedules.site_step import move_means, take_site
 from bayesmp.schedules.step import step_of_all, step_of_batch, stretch_of
@@ -55,6 +56,7 @@ class ParallelSchedule(Schedule):
     Args:
         joint: whether correlations between weights count in the variance of their sums (metric.py); None decides by
             the network.
+        learn_prior: whether the data choose how wide the prior is (prior_width.py); None decides by the network.
         settings: the tuned constants.
     """
 
@@ -65,6 +67,7 @@ class ParallelSchedule(Schedule):
         *,
         seed: int,
         joint: bool | None = None,
+        learn_prior: bool | None = None,
         settings: Settings = SETTINGS,
     ) -> None:
         super().__init__(network, sites, seed=seed)
@@ -79,6 +82,7 @@ class ParallelSchedule(Schedule):
         self.signs = like.new_zeros(0)
         self.own_pulls = OwnPulls()
         self.shares_sums = gains_from_shares(network) if joint is None else joint
+        self.learns_width = learns_width(network) if learn_prior is None else learn_prior
         self.sum_shares = torch.ones_like(network.sum_share)
         is_shared = self.shares_sums and network.head.has_noise
         self.ridges = Ridges.of(network.graph, like) if is_shared else Ridges()
@@ -299,9 +303,15 @@ class ParallelSchedule(Schedule):
 
     @torch.no_grad()
     def hear_belief(self, belief: Belief, x: Tensor, y: Tensor) -> None:
-        """Ridges follow the belief."""
-        if not self.ridges:
-            return
+        """Ridges follow the belief, and so does the width of the prior."""
+        if self.ridges:
+            self._follow_ridges(belief, x, y)
+        is_early = self.n_visits < self.settings.width_visits or self.held_back() is not None
+        if self.learns_width and belief.is_exact and not is_early:
+            self.network.prior_width = best_width(self.network, belief, self.settings)
+            self.refresh()
+
+    def _follow_ridges(self, belief: Belief, x: Tensor, y: Tensor) -> None:
         network, settings = self.network, self.settings
         n_rows = min(settings.ridge_rows, max(8, RIDGE_NUMBERS // network.n_weights))
         chosen = torch.randperm(len(x), generator=self.generator(0))[:n_rows]
