@@ -62,12 +62,8 @@ def turning_of(network: Network, settings: Settings = SETTINGS) -> float:
     Labels behind dense layers are judged without: their leave-one-out scores are right as they are. Weights of one
     layer have no features that could turn.
     """
-    noisy, shared = settings.turning
-    if len(network.graph.weight_nodes) == 1:
-        return 0.0
-    if network.head.has_noise:
-        return noisy
-    return 0.0 if all_dense(network.layers) else shared
+    has_features = len(network.graph.weight_nodes) > 1
+    return settings.turning if has_features and (network.head.has_noise or not all_dense(network.layers)) else 0.0
 
 
 def leave_each_out(

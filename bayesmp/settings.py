@@ -121,7 +121,7 @@ class Settings:
     calm_loss: float = 0.25
     calm_visits: int = 500
     calm_numbers: int = 20_000_000
-    turning: tuple[float, float] = (0.4, 0.3)
+    turning: float = 0.4
     width_counts: float = 20.0
     width_range: tuple[float, float] = (1 / 64, 64.0)
     width_visits: int = 50
