@@ -84,14 +84,8 @@ class Run:
         self.batch_ids = list(range(len(members))) if batch_ids is None else batch_ids
         self.next_batch_id = max(self.batch_ids) + 1
         self.sites = self._make_sites()
-        self.schedule = make_schedule(
-            self.config.schedule,
-            self.network,
-            self.sites,
-            seed=self.config.seed,
-            joint=self.config.joint,
-            learn_prior=self.config.learn_prior,
-        )
+        options = {"joint": self.config.joint, "learn_prior": self.config.learn_prior}
+        self.schedule = make_schedule(self.config.schedule, self.network, self.sites, seed=self.config.seed, **options)
 
     def _start(self) -> None:
         """Every site as it is before its first visit."""
