@@ -103,7 +103,8 @@ def go_back(run: Run, kept: CalmState) -> None:
     """Take the state that was kept; the epochs since are gone from the history, too."""
     for name, target in tensors_of(run).items():
         target.copy_(kept.tensors[name])
-    run.network.regime, run.network.prior_width = kept.regime, kept.prior_width
+    run.network.regime = kept.regime
+    run.network.widen_prior(kept.prior_width)
     run.sites.recount()
     run.schedule.resume(kept.counters)
     del run.history.records[kept.epoch :]

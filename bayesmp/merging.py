@@ -50,7 +50,7 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
     merged._arrange([rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members])
     merged._start()
-    network.prior_width = _width_of(runs)
+    network.widen_prior(_width_of(runs))
     merged.schedule.join([run.schedule for run in runs])
     _take_sites(merged, runs)
     merged.schedule.refresh()

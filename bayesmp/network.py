@@ -189,7 +189,7 @@ class Network(NetworkBeliefs[P]):
         first = f"Network({self.n_weights:,} weights, head={self.head!r}, {self.dtype}, {self.device})"
         learned = [self.head.tell_learned(self.head_log_weights)] if self.is_trained else []
         if self.prior_width != 1.0:
-            learned.append(f"prior variances {self.prior_width:.2g} times those of the rule {self.prior_rule!r}")
+            learned.append(f"prior variances are {self.prior_width:.2g} times those it began with")
         told = "; ".join(part for part in learned if part)
         return "\n".join([first, *self.lines(), *([f"  learned: {told}"] if told else [])])
 

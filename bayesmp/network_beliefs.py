@@ -112,6 +112,13 @@ class NetworkBeliefs(Structure[P]):
 
     @prior_width.setter
     def prior_width(self, width: Factor) -> None:
+        raise AttributeError(
+            "prior_width is what the data have chosen; for a prior that is as wide as you say, assign it: net.prior = "
+            f"bayesmp.Gaussian.from_moments(net.prior.mean, {width!r} * net.prior.var)"
+        )
+
+    def widen_prior(self, width: Factor) -> None:
+        """Let all prior variances be this many times those of the rule."""
         self._prior_width = width
         self._prior = self.exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
 
@@ -209,7 +216,7 @@ class NetworkBeliefs(Structure[P]):
             self.learn(self.yesterday.learned.copied())
             self.renew_past()
             return
-        self.prior_width = 1.0
+        self.widen_prior(1.0)
         self.marginal = self.prior.map(torch.clone)
         self.head_log_weights = self.head_prior.to(self.head_log_weights)
         self.sum_share = torch.ones_like(self.sum_share)
@@ -230,7 +237,9 @@ class NetworkBeliefs(Structure[P]):
     def learn(self, learned: Learned) -> None:
         """Take what a network of the same layers and head has learned."""
         for name in LEARNED:
-            setattr(self, name, getattr(learned, name))
+            if name != "prior_width":
+                setattr(self, name, getattr(learned, name))
+        self.widen_prior(learned.prior_width)
 
     # --- the past ----------------------------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
         network.belief = network.yesterday.learned.belief
     network.varying_noise = _varying_noise_from_file(network, file, "", found)
     network.regime = Regime(**found["regime"])
-    network.prior_width = found.get("prior_width", 1.0)
+    network.widen_prior(found.get("prior_width", 1.0))
     network.flat_targets = found.get("flat_targets", False)
     network.renew_past()
 

@@ -37,7 +37,7 @@ from bayesmp.schedules.dense_chain import DenseChain
 from bayesmp.schedules.graphs import RecordedVisits
 from bayesmp.schedules.network_metric import NetworkMetric, gains_from_shares
 from bayesmp.schedules.own_pulls import OwnPulls
-from bayesmp.schedules.prior_width import best_width, learns_width
+from bayesmp.schedules.prior_width import best_width, learns_width, warn_if_untold
 from bayesmp.schedules.ridges import Ridges
 from bayesmp.schedules.site_step import move_means, take_site
 from bayesmp.schedules.step import step_of_all, step_of_batch, stretch_of
@@ -82,7 +82,7 @@ class ParallelSchedule(Schedule):
         self.signs = like.new_zeros(0)
         self.own_pulls = OwnPulls()
         self.shares_sums = gains_from_shares(network) if joint is None else joint
-        self.learns_width = learns_width(network) if learn_prior is None else learn_prior
+        self.learn_prior = learn_prior
         self.sum_shares = torch.ones_like(network.sum_share)
         is_shared = self.shares_sums and network.head.has_noise
         self.ridges = Ridges.of(network.graph, like) if is_shared else Ridges()
@@ -102,6 +102,8 @@ class ParallelSchedule(Schedule):
         the batches' shares, each precision at most by a factor of 2 at a time, so the hold is gone after some epochs.
         """
         network, prior = self.network, self.network.prior
+        if self.learn_prior:
+            warn_if_untold(network, len(y))
         self.know_targets(y)
         self.noise.begin(self._largest_constant(y))
         pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
@@ -307,8 +309,9 @@ class ParallelSchedule(Schedule):
         if self.ridges:
             self._follow_ridges(belief, x, y)
         is_early = self.n_visits < self.settings.width_visits or self.held_back() is not None
-        if self.learns_width and belief.is_exact and not is_early:
-            self.network.prior_width = best_width(self.network, belief, self.settings)
+        is_asked = learns_width(self.network) if self.learn_prior is None else self.learn_prior
+        if is_asked and belief.is_exact and not is_early:
+            self.network.widen_prior(best_width(self.network, belief, self.settings))
             self.refresh()
 
     def _follow_ridges(self, belief: Belief, x: Tensor, y: Tensor) -> None:

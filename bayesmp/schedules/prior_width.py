@@ -18,7 +18,10 @@ features that were made for these very data, and a factor for each layer follows
 
 from __future__ import annotations
 
+import warnings
+
 from bayesmp.belief import Belief
+from bayesmp.evidence import plan_belief
 from bayesmp.network import Network
 from bayesmp.settings import Settings
 
@@ -31,6 +34,16 @@ def learns_width(network: Network) -> bool:
     """
     head = network.head
     return head.has_noise and head.is_learned and not network.has_given_prior and network.past is None
+
+
+def warn_if_untold(network: Network, n_examples: int) -> None:
+    """Warn who asks for a width that no exact belief will tell."""
+    if not plan_belief(network, n_examples).is_exact:
+        warnings.warn(
+            "learn_prior=True has no effect: how wide the prior should be is told by an exact joint belief, of up to "
+            "1,024 weights or training outputs, and here are more of both",
+            stacklevel=5,
+        )
 
 
 def best_width(network: Network, belief: Belief, settings: Settings) -> float:

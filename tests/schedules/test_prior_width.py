@@ -60,7 +60,7 @@ def test_targets_that_the_prior_does_not_expect_widen_it_and_are_told_better():
     scores = [-float(trainer.network.predict(x).log_prob(y).mean()) for trainer in (chosen, fixed)]
     assert scores[0] < scores[1] - 0.05
     assert chosen.check_invariant() < 1e-4, "the posterior is prior x sites, with the prior as wide as it is now"
-    assert "times those of the rule 'narrow'" in repr(chosen.network)
+    assert "times those it began with" in repr(chosen.network)
 
 
 def test_targets_that_it_expects_leave_it_about_as_it_is():
@@ -79,6 +79,22 @@ def test_who_states_a_model_gets_the_posterior_of_just_this_one():
     assigned = mlp((3, 8, 1), bmp.Regression("learn"))
     assigned.prior = Gaussian.from_moments(assigned.prior.mean, 0.01 * assigned.prior.var)
     assert not learns_width(assigned)
+    with pytest.raises(AttributeError, match="what the data have chosen"):
+        assigned.prior_width = 20.0
+
+
+def test_a_prior_that_is_assigned_within_a_run_stays_as_it_is():
+    trainer = widened()
+    trainer.network.prior = trainer.network.prior
+    assert trainer.network.prior_width == 1.0
+    trainer.run(20, progress=False)
+    assert trainer.network.prior_width == 1.0
+
+
+def test_who_asks_for_a_width_that_nobody_can_tell_is_told_so():
+    x = torch.randn(1030, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match="learn_prior=True has no effect"):
+        bmp.Trainer(mlp((4, 200, 1), bmp.Regression("learn")), x, x[:, 0], learn_prior=True)
 
 
 def test_the_sequential_schedule_keeps_the_prior():
