@@ -42,6 +42,8 @@ BASELINES = (
 N_MEMBERS = 4  # of AdamW's ensemble
 N_MENDING = 5000  # training images that AdamW's temperature and best epoch are chosen by; at most a fifth of them
 
+LEFT_OUT = {"NLL": "nll", "error": "error"}  # columns of our rows, and their names in the history
+
 ROWS = """\
 All methods: one network, one loop, the same number of epochs; AdamW and dropout: lr 1e-3, cosine to zero. "held out":
 the last training images are not trained on; they decide AdamW's temperature, or the epoch whose weights are taken.
@@ -67,6 +69,8 @@ class Comparison:
         self.reference = self.reference or run
         probs, epistemic = run.predict_both(self.images.x_test)
         row: dict[str, Any] = {"method": run.name, "seed": str(seed), **class_scores(probs, self.images.y_test)}
+        if run.name == "ours":  # what they know of NLL and error without such images
+            row |= {f"leave-one-out {name}": run.history[-1][f"loo_{key}"] for name, key in LEFT_OUT.items()}
         if self.unfamiliar is not None:
             probs_out, epistemic_out = run.predict_both(self.unfamiliar)
             row["OOD-AUROC"] = separation(entropy(probs), entropy(probs_out))

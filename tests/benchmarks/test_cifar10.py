@@ -41,6 +41,9 @@ def test_all_rows_have_all_scores(results, capsys):
     ]
     for row in rows:
         assert {"accuracy", "NLL", "Brier", "ECE", "OOD-AUROC", "time ratio", "predict ratio"} <= set(row)
+    left_out = [row for row in rows if row.get("leave-one-out NLL") is not None]
+    assert {row["method"] for row in left_out} == {"ours"}
+    assert all(0.0 < row["leave-one-out NLL"] < 10.0 and 0.0 <= row["leave-one-out error"] <= 1.0 for row in left_out)
     tells = {row["method"] for row in rows if row.get("OOD-AUROC epistemic") is not None}
     assert tells - {"ours"} == {"AdamW, ensemble of 4", "MC dropout 0.3, 30 samples", "ours, ensemble of 2"}
     assert "OOD-AUROC epistemic" in capsys.readouterr().out
