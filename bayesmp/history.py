@@ -32,6 +32,7 @@ class EpochRecord:
         loo: where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of
             examples with a leverage that was cut; "moved", how far means went since the refresh before (root mean
             square, posterior std).
+        objective: after the epoch, where training has one (objective/): the negative log evidence, in nats.
     """
 
     epoch: int
@@ -42,6 +43,7 @@ class EpochRecord:
     metrics: dict[str, float]
     seconds: float
     loo: dict[str, float] = field(default_factory=dict)
+    objective: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,12 @@ def _left_out(
     head, log_weights = network.head, network.head_log_weights
     if len(rows) == 0:
         return
+    if network.fitted is not None:  # the trained means are the best ones, and pulls are made with the belief's noise
+        certain = head.certain(network.fitted.noise).to(log_weights)
+        for inputs, targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
+            taken = take_out(head, mean, covariance, noise, targets, certain, limit=settings.max_leverage[0])
+            yield _LeftOut(inputs, targets, outputs_without(mean, taken), taken.distance, taken.leverage)
+        return
     seen, at, n_judged = _seen(len(x), rows, settings)
     weight, inputs, targets = len(x) / len(seen), x[seen.to(x.device)], y[seen.to(y.device)]
     if can_leave_each_out(network, inputs, weight=weight, may_take_long=True, settings=settings):

@@ -14,10 +14,12 @@ from bayesmp.arithmetic import few_threads
 from bayesmp.belief import Belief, Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
+from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
 from bayesmp.heads import Head, Regression
 from bayesmp.leave_one_out import leave_out
 from bayesmp.network import Network
+from bayesmp.schedules import ObjectiveSchedule
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.varying_noise import VaryingNoise, learn_varying_noise
 
@@ -30,24 +32,27 @@ class Refreshed:
     """What a pass found.
 
     Attributes:
-        evidence: what the belief about all weights is made of.
+        evidence: what the belief about all weights is made of; None if it was not asked for.
         constant: message of all data to the head's constant, one log-likelihood per grid value; None if it is given.
         scores: leave-one-out means over the examples: "nll", and "rmse" or "error" (share of wrong classes).
         outputs: means of the outputs of the examples that were judged, to see whether they still move.
         n_clipped: examples that hold more of their own outputs than a belief that contains them allows.
         judged: inputs and targets of the examples that were judged, and their outputs without them.
+        fitted: how activations are averaged over the belief, where training had an objective.
     """
 
-    evidence: Evidence
+    evidence: Evidence | None
     constant: Tensor | None
     scores: dict[str, float]
     outputs: Tensor
     n_clipped: int
     judged: tuple[Tensor, Tensor, Moments]
+    fitted: Fitted | None = None
 
     @property
     def belief(self) -> Belief:
         """About all weights; made when it is asked for."""
+        assert self.evidence is not None
         return self.evidence.belief
 
 
@@ -128,6 +133,28 @@ def refresh(
     scores = _scores(head, left_out, found.y, log_weights)
     judged = x_seen[: found.n_judged], found.y, found.left_out
     return Refreshed(found.evidence, constant, scores, found.mean, found.n_clipped, judged)
+
+
+def look_at_end(schedule: ObjectiveSchedule, x: Tensor, y: Tensor, *, with_belief: bool, settings: Settings = SETTINGS) -> Refreshed:
+    """The same where a schedule has come with its objective, for all data; of many some are judged."""
+    head = schedule.network.head
+    with torch.inference_mode(False), torch.no_grad():
+        descent = schedule.descent(x, y)
+        look, objective = descent.look(), descent.objective
+        rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))[: settings.judged_examples]
+        left_out, n_clipped = schedule.left_out(descent, look, rows)
+        targets, constant, log_weights = objective.y[rows], None, schedule.certain(descent.state.noise)
+        if head.is_learned:
+            parts = zip(left_out.mean.split(1024), left_out.var.split(1024), targets.split(1024), strict=True)
+            constant = torch.stack([head.to_constant(Moments(mean, var), part).double() for mean, var, part in parts])
+            constant = constant.sum(0) * (len(y) / len(rows))
+            total = schedule.head_prior.to(constant) + constant
+            log_weights = (total - total.max()).to(log_weights)
+        scores = _scores(head, left_out, targets, log_weights.to(targets))
+        judged = x[rows.to(x.device)], targets, left_out
+        fitted = schedule.fitted(descent.state, look)
+        evidence = schedule.evidence(x, descent, look) if with_belief else None
+        return Refreshed(evidence, constant, scores, look.outputs[rows], n_clipped, judged, fitted=fitted)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesmp.belief import Belief
 from bayesmp.diagnosis import Told
+from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Gaussian
 from bayesmp.regime import Regime
 from bayesmp.varying_noise import VaryingNoise
@@ -26,6 +27,7 @@ class Learned:
         regime: how sweeps are done.
         belief: the joint belief about all weights, None before the first training.
         varying_noise: how the noise depends on the input; None where it is the same everywhere.
+        fitted: how activations are averaged over the belief, where training had an objective; else None.
         prior_width: factor on all prior variances that the data have chosen (schedules/prior_width.py).
         flat_targets: whether targets came as (n,), not (n, 1).
         told: the run's history and moments of its data, for `diagnose`; files do not hold it.
@@ -37,6 +39,7 @@ class Learned:
     regime: Regime
     belief: Belief | None
     varying_noise: VaryingNoise | None
+    fitted: Fitted | None
     prior_width: float
     flat_targets: bool
     told: Told | None
@@ -52,6 +55,7 @@ class Learned:
             moved,
             belief=None if self.belief is None else self.belief.to(device, dtype),
             varying_noise=None if self.varying_noise is None else self.varying_noise.to(device),
+            fitted=None if self.fitted is None else self.fitted.to(device, dtype),
         )
 
     def _with(self, change: Any) -> Learned:
@@ -71,12 +75,14 @@ class Learned:
             "prior_width": self.prior_width,
             "flat_targets": self.flat_targets,
             "varying_noise": self.varying_noise is not None,
+            "fitted": None if self.fitted is None else self.fitted.description(),
         }
 
     def state(self) -> dict[str, Tensor]:
         """The tensors to save."""
         parts = {} if self.belief is None else {f"belief.{name}": part for name, part in self.belief.state().items()}
         noise = {} if self.varying_noise is None else self.varying_noise.state()
+        fitted = {} if self.fitted is None else self.fitted.state()
         return {
             "marginal.tau": self.marginal.tau,
             "marginal.rho": self.marginal.rho,
@@ -84,6 +90,7 @@ class Learned:
             "head_log_weights": self.head_log_weights,
             **parts,
             **{f"varying_noise.{name}": part for name, part in noise.items()},
+            **{f"fitted.{name}": part for name, part in fitted.items()},
         }
 
 

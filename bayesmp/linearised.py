@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 from bayesmp.belief import Belief, Points
 from bayesmp.flat_weights import FlatWeights
 from bayesmp.gaussian import Moments
-from bayesmp.graph import Graph, Trace
-from bayesmp.layers.base import Gradient, Shape, Weights
+from bayesmp.graph import Graph, Node, Trace
+from bayesmp.layers.base import Gradient, Local, Shape, Weights
 from bayesmp.regime import Regime
 
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 400_000_000}  # numbers in the widest layer of one prediction batch
@@ -32,6 +32,8 @@ class Linearised:
         regime: how sweeps are done.
         shapes: of what is between the layers; the last is that of the outputs.
         n_outputs: of the head.
+        adjust: what a sweep changes at each node, as `Graph.sweep_out` takes it: how activations are averaged over
+            the joint belief (fitted.py); None where weights are taken as independent.
     """
 
     graph: Graph
@@ -41,6 +43,10 @@ class Linearised:
     regime: Regime
     shapes: Sequence[Shape]
     n_outputs: int
+    adjust: Callable[[Node, Local], Local] | None = None
+
+    def _sweep(self, x: Tensor) -> Trace:
+        return self.graph.sweep_out(x, self.weights, self.regime, adjust=self.adjust)
 
     def rows_at_once(self, n_slopes: int) -> int:
         """Examples whose slopes in all edges fit into memory that is always there."""
@@ -62,7 +68,7 @@ class Linearised:
 
     def gradients_and_noise(self, x: Tensor, slopes: Tensor | None = None) -> tuple[Moments, list[Gradient], Tensor]:
         """`gradients`, and the part of the outputs' variance that messages to weights take for noise, (b, o)."""
-        trace = self.graph.sweep_out(x, self.weights, self.regime)
+        trace = self._sweep(x)
         if slopes is None:
             eye = torch.eye(self.n_outputs, dtype=x.dtype, device=x.device)
             slopes = eye[:, None, :].expand(-1, len(x), -1)
@@ -75,11 +81,11 @@ class Linearised:
 
     def outputs_and_noise(self, x: Tensor) -> tuple[Moments, Tensor]:
         """The same without slopes."""
-        trace = self.graph.sweep_out(x, self.weights, self.regime)
+        trace = self._sweep(x)
         return trace.outputs, self._noise(trace)
 
     def _noise(self, trace: Trace) -> Tensor:
-        if self.regime.input_noise and bool((self.sum_share == 1.0).all()):  # else too little is left to weaken a pull
+        if self.adjust is None and self.regime.input_noise and bool((self.sum_share == 1.0).all()):  # else too little is left to weaken a pull
             return self.graph.output_noise(trace)
         return torch.zeros_like(trace.outputs.mean)
 
@@ -88,7 +94,7 @@ class Linearised:
         (edge,) = self.graph.weight_nodes[-1].inputs
         if edge == 0:
             return x.flatten(1)
-        found = self.graph.sweep_out(x, self.weights, self.regime).locals[edge - 1].m_out
+        found = self._sweep(x).locals[edge - 1].m_out
         return (found if isinstance(found, Tensor) else found.mean).flatten(1)
 
     def mixed_gradients(self, points: Points) -> tuple[Tensor, list[Gradient]]:
@@ -133,7 +139,7 @@ class Linearised:
         ]
         found = []
         for rows in x.split(self.rows_at_once(1)):
-            trace = self.graph.sweep_out(rows.to(self.sum_share), self.weights, self.regime)
+            trace = self._sweep(rows.to(self.sum_share))
             changes = [list(self.graph.push(trace, weights))[-1][1] for weights in drawn]
             found.append(trace.outputs.mean + torch.stack(changes))
         return torch.cat(found, 1)

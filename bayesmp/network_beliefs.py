@@ -14,6 +14,7 @@ from torch import Tensor
 from bayesmp.arithmetic import undisturbed
 from bayesmp.belief import Belief, Layout, Past
 from bayesmp.diagnosis import Told
+from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Gaussian
 from bayesmp.heads import Head
 from bayesmp.heads.base import P
@@ -61,6 +62,7 @@ class NetworkBeliefs(Structure[P]):
         self._renew_belief: Callable[[], None] | None = None
         self.belief = None
         self.varying_noise: VaryingNoise | None = None
+        self.fitted: Fitted | None = None
         self.flat_targets = False
         self.told: Told | None = None
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
@@ -222,7 +224,7 @@ class NetworkBeliefs(Structure[P]):
         self.sum_share = torch.ones_like(self.sum_share)
         self.regime = MOMENTS
         self.belief = None
-        self.varying_noise = None
+        self.varying_noise = self.fitted = None
         self.flat_targets = False
         self.told = None
 
@@ -335,7 +337,8 @@ class NetworkBeliefs(Structure[P]):
         return self._linearised(self)
 
     def _linearised(self, learned: Learned | NetworkBeliefs[P]) -> Linearised:
-        weights = self.flat.moments(learned.marginal, learned.sum_share)
-        return Linearised(
-            self.graph, self.flat, weights, learned.sum_share, learned.regime, self.shapes, self.n_outputs
-        )
+        weights, fitted = self.flat.moments(learned.marginal, learned.sum_share), learned.fitted
+        belief = None if fitted is None else learned.belief
+        adjust = None if fitted is None else fitted.smooth(self.graph.weight_nodes, belief)
+        parts = learned.sum_share, learned.regime, self.shapes, self.n_outputs
+        return Linearised(self.graph, self.flat, weights, *parts, adjust=adjust)

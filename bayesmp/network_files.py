@@ -12,6 +12,7 @@ import torch
 from bayesmp import persistence
 from bayesmp.belief import Belief
 from bayesmp.belief import from_state as belief_from_state
+from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Gaussian
 from bayesmp.learned import LEARNED, Learned
 from bayesmp.network import Network
@@ -106,6 +107,7 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     if network.yesterday is not None and found["past"]["is_all"]:
         network.belief = network.yesterday.learned.belief
     network.varying_noise = _varying_noise_from_file(network, file, "", found)
+    network.fitted = _fitted_from_file(network, file, "", found)
     network.regime = Regime(**found["regime"])
     network.widen_prior(found.get("prior_width", 1.0))
     network.flat_targets = found.get("flat_targets", False)
@@ -123,6 +125,7 @@ def _past_from_file(network: Network, file: persistence.SavedFile) -> Learned:
         regime=Regime(**found["regime"]),
         belief=_belief_from_file(network, file, "past.belief.", found["belief"]),
         varying_noise=_varying_noise_from_file(network, file, "past.", found),
+        fitted=_fitted_from_file(network, file, "past.", found),
         prior_width=1.0,
         flat_targets=found["flat_targets"],
         told=None,
@@ -137,6 +140,17 @@ def _varying_noise_from_file(
     names = [part.name for part in fields(VaryingNoise)]
     parts = {name: file.tensor(f"{prefix}varying_noise.{name}").clone() for name in names}
     return VaryingNoise(**parts).to(network.device)
+
+
+def _fitted_from_file(
+    network: Network, file: persistence.SavedFile, prefix: str, found: dict[str, Any]
+) -> Fitted | None:
+    described = found.get("fitted")
+    if described is None:
+        return None
+    names = [f"spread.{k}" for k in described["known"]]
+    tensors = {name: file.tensor(f"{prefix}fitted.{name}").clone() for name in names}
+    return Fitted.from_state(described, tensors).to(network.device, network.dtype)
 
 
 def _belief_from_file(

@@ -22,9 +22,9 @@ from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of
-from bayesmp.joint import Refreshed, memory_plan, noise_at_inputs, products_per_pass, refresh
+from bayesmp.joint import Refreshed, look_at_end, memory_plan, noise_at_inputs, products_per_pass, refresh
 from bayesmp.network import Network
-from bayesmp.schedules import Kept, make_schedule
+from bayesmp.schedules import Kept, ObjectiveSchedule, make_schedule
 from bayesmp.settings import SETTINGS
 from bayesmp.sites import Sites, StoragePlan, format_bytes, plan_storage
 from bayesmp.train_config import TrainConfig
@@ -84,7 +84,7 @@ class Run:
         self.batch_ids = list(range(len(members))) if batch_ids is None else batch_ids
         self.next_batch_id = max(self.batch_ids) + 1
         self.sites = self._make_sites()
-        options = {"joint": self.config.joint, "learn_prior": self.config.learn_prior}
+        options = {"joint": self.config.joint, "learn_prior": self.config.learn_prior, "n_examples": len(self.x)}
         self.schedule = make_schedule(self.config.schedule, self.network, self.sites, seed=self.config.seed, **options)
 
     def _start(self) -> None:
@@ -173,7 +173,7 @@ class Run:
             if clipped <= SETTINGS.worse_clipped:
                 schedule.hear_score(found.scores["nll"], told.get("rmse", told["nll"]))
             schedule.hear_constant(found.constant)
-        if found.belief is not None:
+        if found.fitted is None and found.belief is not None:
             n_products = self._products_per_pass(SETTINGS.refresh_examples, SETTINGS.refresh_rank)
             with few_threads(network.device, n_products=n_products, small=SMALL_PASS):
                 schedule.hear_belief(found.belief, *self._heard())
@@ -206,7 +206,7 @@ class Run:
             network.head_log_weights = total
             if head.varies:
                 network.varying_noise = noise_at_inputs(network, found, schedule.head_prior)
-        if can_bend(network, found.belief):
+        if found.fitted is None and can_bend(network, found.belief):
             network.belief = bend(network, found.belief, *self._heard())
         return found
 
@@ -227,6 +227,12 @@ class Run:
     def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
         network = self.network
         x, y = self._heard()
+        if isinstance(self.schedule, ObjectiveSchedule):
+            found = look_at_end(self.schedule, x, y, with_belief=keeps_belief)
+            if keeps_belief:
+                network.belief, network.fitted = found.belief, found.fitted
+                network.told = Told.of(self.history.snapshot(), x, y)
+            return found
         n_products = self._products_per_pass(max_examples, max_rank)
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
             found = refresh(

@@ -62,6 +62,16 @@ class Settings:
         calm_loss: nats by which its end must be worse than that, left out and in training.
         calm_visits: visits before which there is nothing to go back to.
         calm_numbers: of a run's state that is kept for it, at most.
+        fitting_steps: first steps on the objective, which fit the data and count no uncertainty.
+        first_noise: share of the variance of y that is taken for noise in these steps.
+        first_spread: share of the prior's variance that weights are believed to have before the first step.
+        spread_pace: which part of the way the variances that activations are averaged over go at each step.
+        damping_factors: by which the damping of a step falls when it lowers the objective, and rises when it does not.
+        least_left: share of all targets that noise is told from, at least, however many weights there are.
+        first_rows: examples on which many begin, at least.
+        rest_fall: nats, of all data and for each target, that the last half of all steps must bring for a descent to go
+            on.
+        least_miss: by how much one more target is said to be off, in units of the targets' std.
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
             network would be another one; for noise and scores of regressions with hidden layers, and for labels behind
             shared weights.
@@ -121,6 +131,15 @@ class Settings:
     calm_loss: float = 0.25
     calm_visits: int = 500
     calm_numbers: int = 20_000_000
+    fitting_steps: int = 40
+    first_noise: float = 0.01
+    first_spread: float = 0.01
+    spread_pace: float = 0.5
+    damping_factors: tuple[float, float] = (3.0, 4.0)
+    least_left: float = 0.05
+    first_rows: int = 2048
+    rest_fall: tuple[float, float] = (0.1, 0.0005)
+    least_miss: float = 0.01
     turning: float = 0.4
     width_counts: float = 20.0
     width_range: tuple[float, float] = (1 / 64, 64.0)

@@ -23,7 +23,7 @@ from bayesmp.influence import Influence
 from bayesmp.network import Network, check_is_network
 from bayesmp.network_files import INTERRUPTED, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run
-from bayesmp.schedules import Batch
+from bayesmp.schedules import Batch, ObjectiveSchedule
 from bayesmp.sites import SiteIndex
 from bayesmp.stopping import at_rest, ends_calmly, refresh_due, refreshes, tell_unrest
 from bayesmp.train_config import TrainConfig
@@ -152,7 +152,10 @@ class Trainer(Run):
         self.network.varying_noise = self.network.told = None
         self.history.stopped = INTERRUPTED
         with fast_arithmetic(self.network.device):
-            why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)
+            try:
+                why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)
+            finally:
+                self.schedule.settle(self.members)
             self._finish()
             goes_back = is_auto and self._calm is not None and ends_in_jump(self, self._calm)
             if goes_back:
@@ -199,18 +202,19 @@ class Trainer(Run):
                     self._run_epoch(epoch, bar)
                 if self._has_gradients and refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at):
                     self._refresh_in_training(epoch)
-                    if is_auto:
+                    if is_auto and not self.schedule.takes_all_data:
                         self._calm = keep_if_best(self, self._calm)
                     rest = f", {AT_REST}" if self._at_rest() else f", {NOT_AT_REST} yet"
                 shown = dict(self.history[-1].metrics)
                 if "nll" in self.history[-1].loo:
                     shown["leave-one-out nll"] = self.history[-1].loo["nll"]
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
-                if is_auto and self._refreshed_at == epoch and self._at_rest():
+                if is_auto and self._has_looked(epoch) and self._at_rest():
                     break
-                if is_auto and ends_calmly(self._training_scores(), last - epoch, last):
+                if is_auto and not self.schedule.takes_all_data and ends_calmly(self._training_scores(), last - epoch, last):
                     break
                 if self.checkpoints is not None and self.checkpoints.is_due(epoch) and epoch < last:
+                    self.schedule.settle(self.members)
                     self.checkpoints.write(epoch, self.save, stacklevel=stacklevel)
             stopped = self._why(is_auto=is_auto, is_limit=self.n_epochs == last, n_asked=n_asked)
             bar.set_description(stopped)
@@ -221,15 +225,22 @@ class Trainer(Run):
         if not is_auto:
             rest = "" if not self._has_gradients else f"; {AT_REST}" if self._at_rest() else f"; {NOT_AT_REST} yet"
             return f"ran the {n_asked} epochs asked for{rest}"
-        if self._refreshed_at == self.n_epochs and self._at_rest():
+        if self._has_looked(self.n_epochs) and self._at_rest():
             return f"{AT_REST} after {self.n_epochs} epochs"
         return f"{NOT_AT_REST} after {self.n_epochs} epochs, {'the limit' if is_limit else 'close to the limit'}"
+
+    def _has_looked(self, epoch: int) -> bool:
+        """Whether this epoch tells if training is at rest: with an objective each does, else those with a refresh."""
+        return self.schedule.takes_all_data or self._refreshed_at == epoch
 
     def _training_scores(self) -> list[float]:
         """Of each epoch since the data were last changed."""
         return [record.metrics["nll"] for record in self.history if record.epoch > self._changed_at]
 
     def _at_rest(self) -> bool:
+        if isinstance(self.schedule, ObjectiveSchedule):
+            since = max(self._changed_at, self.schedule.counted_from)
+            return self.schedule.falls_no_more([record.objective for record in self.history if record.epoch > since])
         passed = refreshes(self.history, since=self._changed_at)
         return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members))
 
@@ -375,6 +386,9 @@ class Trainer(Run):
 
     def _run_epoch(self, epoch: int, bar: tqdm[Any]) -> None:
         started = time.perf_counter()
+        if isinstance(self.schedule, ObjectiveSchedule):
+            self._run_whole_epoch(self.schedule, epoch, started, bar)
+            return
         tally = EpochTally()
         order = torch.randperm(len(self.members), generator=self.schedule.generator(epoch)).tolist()
         rows_of_x = [rows.to(self.x.device) for rows in self.members]  # here, so that no visit waits for it
@@ -397,3 +411,22 @@ class Trainer(Run):
         record = tally.record(epoch, len(self.x), 0.0)  # reads the device, so the clock below has waited for it
         seconds = time.perf_counter() - started
         self.history.records.append(replace(record, seconds=seconds))
+
+    def _run_whole_epoch(
+        self, schedule: ObjectiveSchedule, epoch: int, started: float, bar: tqdm[Any]
+    ) -> None:
+        """An epoch of a schedule that looks at all batches at once."""
+        tally = EpochTally()
+        info, objective = schedule.run_epoch(self.members, epoch)
+        tally.add(info)
+        bar.update(len(self.members))
+        self._silent.clear()
+        self._mended.clear()
+        record = tally.record(epoch, len(self.x), 0.0)
+        seconds = time.perf_counter() - started
+        self.history.records.append(replace(record, seconds=seconds, objective=objective))
+        if self.config.debug:
+            schedule.settle(self.members)
+            gap = self.check_invariant()
+            if not gap < INVARIANT_TOLERANCE:
+                raise RuntimeError(f"posterior differs from prior x sites by {gap:.2g} after epoch {epoch}")

@@ -20,6 +20,7 @@ from typing_extensions import TypeVar
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Layer, Shape
 
+LEAST_LOG_WEIGHT = -70.0  # of what is ruled out; finite in float32, and a sum of such weights is nothing
 P = TypeVar("P", default=Any)  # what the head predicts with
 
 
@@ -153,6 +154,21 @@ class Head(ABC, Generic[P]):
         if power != 1.0:
             grid = grid**power
         return torch.dot(torch.softmax(log_weights, 0), grid) if self.is_learned else grid[0]
+
+    def certain(self, constant: float) -> Tensor:
+        """The belief over the grid that the constant has this value, as `in_training` tells it."""
+        log_weights = torch.full_like(self.grid, -math.inf)
+        grid = self.grid[self.heard]
+        if len(grid) == 1:
+            return torch.zeros_like(self.grid)
+        constant = min(max(constant, float(grid[0])), float(grid[-1]))
+        above = int(torch.searchsorted(grid, constant).clamp(1, len(grid) - 1))
+        low, high = float(grid[above - 1]), float(grid[above])
+        share = (1.0 / low - 1.0 / constant) / (1.0 / low - 1.0 / high)
+        weights = torch.zeros_like(grid)
+        weights[above - 1], weights[above] = 1.0 - share, share
+        log_weights[self.heard] = weights.log()
+        return log_weights.clamp_min(LEAST_LOG_WEIGHT)
 
     def in_training(self, log_weights: Tensor) -> Tensor:
         """1 / E[1 / constant], the constant that messages to the outputs are made with."""

@@ -100,6 +100,19 @@ class Local(ABC):
             "schedule='sequential'"
         )
 
+    def with_variance(self, var: Tensor) -> Local:
+        """The same with this variance of the output, for activations above to be averaged over; a layer without such
+        an output stays as it is.
+        """
+        return self
+
+    def variance_under(self, covariances: Tensor) -> Tensor:
+        """Variance of the output where the own weights of each unit have these covariances, (o, i, i), and inputs are
+        at their means.
+        """
+        assert isinstance(self.m_out, Moments)
+        return torch.zeros_like(self.m_out.mean)
+
     def input_moments(self, *, n_examples: int) -> Tensor:
         """What the metric is made of: E[a a^T] (i, i) of the `Gradient.inputs` a of the first n_examples."""
         assert isinstance(self.m_out, Moments)

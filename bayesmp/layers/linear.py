@@ -72,6 +72,17 @@ class SumLocal(Local):
         m_out = equations.SumMoments(self.m_out.mean, self.m_out.var, nothing)
         return SumLocal(self.linear_map, m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy)
 
+    def with_variance(self, var: Tensor) -> SumLocal:
+        m_out = equations.SumMoments(self.m_out.mean, var, torch.zeros_like(var))
+        return SumLocal(self.linear_map, self.m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy)
+
+    def variance_under(self, covariances: Tensor) -> Tensor:
+        inputs = self.linear_map.patches(self.mean_in, with_one="bias" in self.weights)  # (b, p, i)
+        n_units, n_in, _ = covariances.shape
+        mixed = inputs.flatten(0, 1) @ covariances.permute(1, 0, 2).reshape(n_in, n_units * n_in)
+        var = (mixed.view(*inputs.shape[:2], n_units, n_in) * inputs[:, :, None, :]).sum(3)  # (b, p, o)
+        return var.transpose(1, 2).reshape(self.m_out.mean.shape).clamp_min(0.0)
+
     def own_pull(self, m_back: Gaussian) -> Tensor:
         """Slope that each example now sends to its sums."""
         sent = self._sent_for(m_back)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bayesmp.network import Network
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
+from bayesmp.schedules.objective import ObjectiveSchedule, has_objective
 from bayesmp.schedules.parallel import ParallelSchedule
 from bayesmp.schedules.sequential import SequentialSchedule
 from bayesmp.sites import Sites
@@ -16,12 +17,17 @@ def make_schedule(
     network: Network,
     sites: Sites,
     *,
+    n_examples: int,
     seed: int,
     joint: bool | None = None,
     learn_prior: bool | None = None,
 ) -> Schedule:
-    """The schedule of this name, or a ValueError; `joint` and `learn_prior` concern the parallel one."""
+    """The schedule of this name, or a ValueError; `joint` and `learn_prior` concern the parallel one, which has an
+    objective where that can be computed for so many examples.
+    """
     check_schedule(name)
+    if name == "parallel" and joint is None and has_objective(network, n_examples):
+        return ObjectiveSchedule(network, sites, seed=seed, learn_prior=learn_prior)
     if name == "parallel":
         return ParallelSchedule(network, sites, seed=seed, joint=joint, learn_prior=learn_prior)
     return SCHEDULES[name](network, sites, seed=seed)

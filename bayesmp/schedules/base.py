@@ -48,6 +48,7 @@ class VisitInfo:
 class Schedule(ABC):
     """Visits batches of one training run; owns the network's marginal and the sites while it runs."""
 
+    takes_all_data = False  # whether an epoch is one look at all data (`run_epoch`), not a visit to each batch
     judges_constant = False  # whether visits judge the head's constant themselves
 
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
@@ -128,6 +129,9 @@ class Schedule(ABC):
     def messages_per_example(self) -> int:
         """How many messages of one example pass through factors that may reject one."""
         return self._messages_per_example
+
+    def settle(self, members: Sequence[Tensor]) -> None:  # noqa: B027 - only schedules that look at all data at once do
+        """Let sites and marginal be those of the means reached; asked when an epoch, or a run, has ended."""
 
     @abstractmethod
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:

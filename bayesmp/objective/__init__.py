@@ -1,0 +1,9 @@
+"""Training by one objective: the evidence of the linearised, smoothed network."""
+
+from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
+from bayesmp.objective.descent import Descent, DescentState
+from bayesmp.objective.function import Slopes, SmoothFunction
+from bayesmp.objective.objective import Look, Objective
+from bayesmp.objective.rest import falls_no_more
+
+__all__ = ["Curvature", "Descent", "DescentState", "Look", "Objective", "OverRows", "OverWeights", "Slopes", "SmoothFunction", "falls_no_more"]

@@ -1,0 +1,253 @@
+r"""H = P + sum_n J_n^T L_n J_n, the curvature of all data and the prior at one point: over weights or over rows.
+
+Two forms answer the same questions. `OverWeights` holds H, (w, w): for few weights and any number of examples.
+`OverRows` holds S = I + R P^{-1} R^T with R the rows L^{1/2} J, (r, r): for few examples and any number of weights,
+whose rows are never formed. Both are exact.
+
+The questions: 1/2 log det H / det P; H^{-1} applied to a slope; how much of its own output an example holds; the
+variance that the belief N(m, H^{-1}) gives each unit's sum; and how log det H changes with inputs and slopes of the
+layers, from which its slope in the means follows by one sweep back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesmp.layers.base import Gradient
+from bayesmp.objective.function import Slopes
+
+
+@dataclass(frozen=True)
+class LayerPull:
+    """Slopes of 1/2 log det H in a layer's inputs (n, p, i) and in the slopes (k, n, p, o) of its sums."""
+
+    inputs: Tensor
+    slopes: Tensor
+
+
+class Curvature(ABC):
+    """H at one point.
+
+    Attributes:
+        prior_rho: precision of each weight under the prior, (w,).
+    """
+
+    prior_rho: Tensor
+
+    @property
+    @abstractmethod
+    def half_log_det(self) -> float:
+        """1/2 log det H - 1/2 log det P; infinite where H is not positive."""
+
+    @abstractmethod
+    def newton(self, slope: Tensor, damping: float) -> Tensor:
+        """(H + damping P)^{-1} applied to a slope (w,)."""
+
+    @abstractmethod
+    def covariances(self, part: Slopes, precision: Tensor) -> Tensor:
+        """Covariances (n, k, k) of outputs of some examples, which say L = diag(precision), (n, k)."""
+
+    @abstractmethod
+    def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
+        """How 1/2 log det H changes with what some examples say, layer by layer."""
+
+    @abstractmethod
+    def unit_covariances(self, layer: int) -> Tensor:
+        """Covariances (o, i, i) of each unit's own weights."""
+
+    @property
+    @abstractmethod
+    def degrees_of_freedom(self) -> float:
+        """How many directions in weight space data have settled, tr(I - P H^{-1})."""
+
+
+class OverWeights(Curvature):
+    """H as a matrix over all weights.
+
+    Args:
+        data: sum_n J_n^T L_n J_n, (w, w).
+        prior_rho: (w,).
+        shapes: (o, i) of each layer.
+    """
+
+    def __init__(self, data: Tensor, prior_rho: Tensor, shapes: Sequence[tuple[int, int]]) -> None:
+        self.data, self.prior_rho, self.shapes = data, prior_rho, list(shapes)
+        self._factor, fails = torch.linalg.cholesky_ex(data + torch.diag(prior_rho))
+        self.is_positive = not bool(fails) and bool(self._factor.diagonal().isfinite().all())
+
+    @property
+    def half_log_det(self) -> float:
+        if not self.is_positive:
+            return torch.inf
+        return float(self._factor.diagonal().log().sum() - 0.5 * self.prior_rho.log().sum())
+
+    def newton(self, slope: Tensor, damping: float) -> Tensor:
+        factor = torch.linalg.cholesky(self.data + torch.diag((1.0 + damping) * self.prior_rho))
+        return torch.cholesky_solve(slope[:, None], factor)[:, 0]
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """C = H^{-1}, (w, w)."""
+        return torch.cholesky_inverse(self._factor)
+
+    def covariances(self, part: Slopes, precision: Tensor) -> Tensor:
+        rows = part.flat()
+        k, n = precision.shape[1], len(precision)
+        found = (rows @ self.covariance).view(k, n, -1)
+        return torch.einsum("knw,lnw->nkl", found, rows.view(k, n, -1))
+
+    def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
+        n, k = precision.shape
+        mixed = (part.flat() @ self.covariance) * precision.T.reshape(-1, 1)
+        found = []
+        parts = mixed.view(k, n, -1).split([n_out * n_in for n_out, n_in in self.shapes], 2)
+        for own, gradient, shape in zip(parts, part.gradients, self.shapes, strict=True):
+            per_weight = own.unflatten(2, shape)  # (k, n, o, i)
+            inputs = torch.einsum("knoi,knpo->npi", per_weight, gradient.slopes)
+            found.append(LayerPull(inputs, torch.einsum("knoi,npi->knpo", per_weight, gradient.inputs)))
+        return found
+
+    def unit_covariances(self, layer: int) -> Tensor:
+        start = sum(n_out * n_in for n_out, n_in in self.shapes[:layer])
+        n_out, n_in = self.shapes[layer]
+        own = self.covariance[start : start + n_out * n_in, start : start + n_out * n_in]
+        return own.view(n_out, n_in, n_out, n_in).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return float(len(self.prior_rho) - (self.prior_rho * self.covariance.diagonal()).sum())
+
+
+class OverRows(Curvature):
+    """S = I + R P^{-1} R^T over all rows of the data, output by output, where layers are dense and their prior is the
+    same for all units.
+
+    Args:
+        slopes: of all examples.
+        precision: L, (n, k).
+        prior_rho: (w,).
+        shapes: (o, i) of each layer.
+    """
+
+    def __init__(
+        self, slopes: Slopes, precision: Tensor, prior_rho: Tensor, shapes: Sequence[tuple[int, int]]
+    ) -> None:
+        self.prior_rho, self.shapes = prior_rho, list(shapes)
+        root = precision.sqrt().T  # (k, n)
+        self.inputs = [part.inputs[:, 0] for part in slopes.gradients]  # (n, i)
+        self.scaled = [part.slopes[:, :, 0] * root[:, :, None] for part in slopes.gradients]  # R by layer, (k, n, o)
+        self._root = root
+        self.prior_vars = self._prior_vars()
+        self.kernels = [(part * var) @ part.T for part, var in zip(self.inputs, self.prior_vars, strict=True)]
+        total: Tensor | None = None
+        for kernel, scaled in zip(self.kernels, self.scaled, strict=True):
+            own = self._across(scaled) * kernel[None, :, None, :]
+            total = own if total is None else total.add_(own)
+        assert total is not None
+        k, n = root.shape
+        self.product = total.reshape(k * n, k * n)  # R P^{-1} R^T
+        self._factor, fails = torch.linalg.cholesky_ex(self._with(1.0))
+        self.is_positive = not bool(fails) and bool(self._factor.diagonal().isfinite().all())
+
+    def _prior_vars(self) -> list[Tensor]:
+        """(i,) per layer."""
+        rows = self.prior_rho.split([n_out * n_in for n_out, n_in in self.shapes])
+        return [1.0 / part.view(shape)[0] for part, shape in zip(rows, self.shapes, strict=True)]
+
+    @staticmethod
+    def fits(gradients: Sequence[Gradient], prior_rho: Tensor, shapes: Sequence[tuple[int, int]]) -> bool:
+        """Whether layers are dense, and all units of a layer have the same prior."""
+        rows = prior_rho.split([n_out * n_in for n_out, n_in in shapes])
+        parts = [part.view(shape) for part, shape in zip(rows, shapes, strict=True)]
+        is_even = all(bool((part == part[0]).all()) for part in parts)
+        return is_even and all(part.inputs.shape[1] == 1 for part in gradients)
+
+    @staticmethod
+    def _across(scaled: Tensor) -> Tensor:
+        """Products of slopes of one row with those of another, (k, n, k, n)."""
+        k, n = scaled.shape[:2]
+        flat = scaled.flatten(0, 1)
+        return (flat @ flat.T).view(k, n, k, n)
+
+    def _with(self, share: float) -> Tensor:
+        found = share * self.product
+        found.diagonal().add_(1.0)
+        return found
+
+    @property
+    def half_log_det(self) -> float:
+        return float(self._factor.diagonal().log().sum()) if self.is_positive else torch.inf
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """S^{-1}, (k n, k n)."""
+        return torch.cholesky_inverse(self._factor)
+
+    def newton(self, slope: Tensor, damping: float) -> Tensor:
+        stiffer = (1.0 + damping) * self.prior_rho
+        first = slope / stiffer
+        factor = torch.linalg.cholesky(self._with(1.0 / (1.0 + damping)))
+        weights = torch.cholesky_solve(self.rows_times(first)[:, None], factor)[:, 0]
+        return first - self.rows_mixed(weights) / stiffer
+
+    def rows_times(self, vector: Tensor) -> Tensor:
+        """R v, (k n,)."""
+        found: Tensor | float = 0.0
+        parts = vector.split([n_out * n_in for n_out, n_in in self.shapes])
+        for part, shape, inputs, scaled in zip(parts, self.shapes, self.inputs, self.scaled, strict=True):
+            found = found + (scaled * (inputs @ part.view(shape).T)).sum(2)
+        assert isinstance(found, Tensor)
+        return found.flatten()
+
+    def rows_mixed(self, weights: Tensor) -> Tensor:
+        """R^T t, (w,)."""
+        per_row = weights.view(self._root.shape)[:, :, None]
+        return torch.cat(
+            [((scaled * per_row).sum(0).T @ inputs).flatten() for inputs, scaled in zip(self.inputs, self.scaled, strict=True)]
+        )
+
+    def covariances(self, part: Slopes, precision: Tensor) -> Tensor:
+        """Of the very examples that it was made from: L^{-1/2} (I - S^{-1}) L^{-1/2}."""
+        k, n = self._root.shape
+        held = self.inverse.view(k, n, k, n).diagonal(dim1=1, dim2=3).permute(2, 0, 1)  # (n, k, k)
+        held = torch.eye(k, dtype=held.dtype, device=held.device) - held
+        root = self._root.T
+        return held / (root[:, :, None] * root[:, None, :])
+
+    def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
+        k, n = self._root.shape
+        inverse = self.inverse.view(k, n, k, n)
+        found = []
+        for inputs, scaled, kernel, var in zip(self.inputs, self.scaled, self.kernels, self.prior_vars, strict=True):
+            to_inputs = (inverse * self._across(scaled)).sum((0, 2)) @ (inputs * var)
+            mixed = (inverse * kernel[None, :, None, :]).reshape(k * n, k * n) @ scaled.flatten(0, 1)
+            to_slopes = mixed.view(k, n, -1) * self._root[:, :, None]
+            found.append(LayerPull(to_inputs[:, None], to_slopes[:, :, None]))
+        return found
+
+    def unit_covariances(self, layer: int) -> Tensor:
+        inputs, var, scaled = self.inputs[layer], self.prior_vars[layer], self.scaled[layer]
+        rows = (scaled[:, :, :, None] * (inputs * var)[None, :, None, :]).flatten(0, 1)  # (k n, o, i)
+        mixed = (self.inverse @ rows.flatten(1)).view(rows.shape)
+        taken = rows.permute(1, 2, 0) @ mixed.permute(1, 0, 2)  # (o, i, i)
+        return torch.diag(var) - 0.5 * (taken + taken.transpose(1, 2))
+
+    def unit_variances(self, layer: int) -> Tensor:
+        """Variances (n, o) of each unit's sum at the very examples that it was made from, for many inputs."""
+        kernel, scaled = self.kernels[layer], self.scaled[layer]
+        found = []
+        for unit in range(scaled.shape[2]):
+            own = (scaled[:, :, unit, None] * kernel[None]).flatten(0, 1)  # (k n, n)
+            half = torch.linalg.solve_triangular(self._factor, own, upper=False)
+            found.append(kernel.diagonal() - half.square().sum(0))
+        return torch.stack(found, 1).clamp_min(0.0)
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return float(len(self.inverse) - self.inverse.diagonal().sum())

@@ -1,0 +1,198 @@
+"""The way down: damped Gauss-Newton steps on the objective, each of which lowers it or is taken back.
+
+First the means alone fit the data, with little noise and without what uncertainty costs; F has poor minima with too
+much noise, from which no step leads away. Then all of F counts, and noise, width and the belief follow the means.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesmp.graph import Node
+from bayesmp.layers.base import Local
+from bayesmp.objective.curvature import OverRows
+from bayesmp.objective.function import Slopes, Variances, zero_variances
+from bayesmp.objective.objective import Look, Objective
+from bayesmp.settings import SETTINGS, Settings
+
+MOST_INPUTS = 256  # of a layer whose units' covariances are held; of more, the variances at the examples are
+Rows = slice | Tensor
+LEAST_DAMPING, MOST_TRIES = 1e-4, 12
+
+
+@dataclass(frozen=True)
+class DescentState:
+    """Where the descent is.
+
+    Attributes:
+        mean: of all weights, in the function's order, float64.
+        noise, width: t and s of the objective.
+        damping: of the next step, in units of the prior's precision.
+        smoothing: share of the belief's variance that activations are averaged over.
+        spread: per layer with weights, covariances of each unit's own weights (o, i, i), or the variances (n, o) of
+            their sums at the examples, where a layer has many inputs; empty where neither is known yet.
+        n_steps: taken so far.
+        n_refused: steps in a row that could not be taken at all.
+    """
+
+    mean: Tensor
+    noise: float
+    width: float
+    damping: float
+    smoothing: float
+    spread: tuple[Tensor, ...]
+    n_steps: int = 0
+    n_refused: int = 0
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a step has to tell: the look at its end, F there, and how far the means moved."""
+
+    look: Look
+    value: float
+    moved: Tensor
+
+
+class Descent:
+    """Steps on an objective; `state` says where it is.
+
+    Args:
+        objective: to be made smaller.
+        state: to start from.
+        learns_noise, learns_width: what follows the means.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        state: DescentState,
+        *,
+        learns_noise: bool,
+        learns_width: bool,
+        settings: Settings = SETTINGS,
+    ) -> None:
+        self.objective, self.state, self.settings = objective, state, settings
+        self.learns_noise, self.learns_width = learns_noise, learns_width
+
+    @property
+    def fits_only(self) -> bool:
+        """Whether the next step is one of the first, which fit the data and count no uncertainty."""
+        return self.state.n_steps < self.settings.fitting_steps
+
+    def look(self) -> Look:
+        """The objective where the descent is."""
+        state = self.state
+        return self.objective.look(state.mean, state.noise, state.width, self.variances())
+
+    def variances(self) -> list[Variances]:
+        """Of the sums of each part of the examples, at the means where the descent is; held fixed in a step."""
+        return [self.variances_at(rows) for rows in self.objective.parts()]
+
+    def variances_at(self, rows: Rows) -> Variances:
+        """The same of any examples."""
+        known: dict[int, Tensor] = {}
+        self.objective.function.sweep(self.state.mean, self.objective.x[rows], self._spreading(rows, known))
+        return _Held(known)
+
+    def slopes_at(self, rows: Rows) -> Slopes:
+        """Outputs of some examples, and their slopes, where the descent is."""
+        return self.objective.function.slopes(self.state.mean, self.objective.x[rows], self.variances_at(rows))
+
+    def _spreading(self, rows: Rows, known: dict[int, Tensor]) -> Variances:
+        layers = {node.index: k for k, node in enumerate(self.objective.function.nodes)}
+
+        def variance(node: Node, local: Local) -> Tensor:
+            spread = self.state.spread[layers[node.index]]
+            if spread.numel() == 0:
+                found = zero_variances(node, local)
+            elif spread.ndim == 3:
+                found = self.state.smoothing * local.variance_under(spread)
+            else:
+                found = self.state.smoothing * spread[rows]
+            known[node.index] = found
+            return found
+
+        return variance
+
+    def step(self) -> StepInfo:
+        """Move the means by one step, and let noise, width and spread follow."""
+        before, variances = self.state, self.variances()
+        objective, fits_only = self.objective, self.fits_only
+        start = look = objective.look(before.mean, before.noise, before.width, variances)
+        slope = look.slope
+        if not fits_only:
+            slope = slope - objective.uncertainty_slope(before.mean, before.noise, look, variances)
+        mean, damping, n_refused = before.mean, before.damping, before.n_refused + 1
+        for _ in range(MOST_TRIES):
+            tried = before.mean + start.curvature.newton(slope, damping)
+            found = objective.look(tried, before.noise, before.width, variances)
+            if _counted(found, fits_only) < _counted(start, fits_only):
+                mean, look, n_refused = tried, found, 0
+                damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
+                break
+            damping *= self.settings.damping_factors[1]
+        else:
+            damping = 1.0
+        self.state = replace(before, mean=mean, damping=damping, n_steps=before.n_steps + 1, n_refused=n_refused)
+        self._follow(look, fits_only)
+        return StepInfo(look, look.value, mean - before.mean)
+
+    def _follow(self, look: Look, fits_only: bool) -> None:
+        """Let noise, width and spread be those of the belief at the means reached."""
+        state, objective, settings = self.state, self.objective, self.settings
+        noise, width = state.noise, state.width
+        if not fits_only:
+            known = look.curvature.degrees_of_freedom
+            if self.learns_noise:
+                noise = objective.best_noise(look.misfit, known, settings.least_left)
+            if self.learns_width:
+                least, most = settings.width_range
+                width = min(most, max(least, objective.best_width(state.mean, known)))
+        spread = []
+        for k, old in enumerate(state.spread):
+            new = self._spread_of(look, k)
+            spread.append(new if old.shape != new.shape else torch.lerp(old, new, settings.spread_pace))
+        self.state = replace(state, noise=noise, width=width, spread=tuple(spread))
+
+    def _spread_of(self, look: Look, layer: int) -> Tensor:
+        """What the belief at a point says of the sums of a layer; nothing of the last, which no activation reads."""
+        function = self.objective.function
+        if layer == len(function.nodes) - 1:
+            return torch.zeros(0, dtype=look.slope.dtype, device=look.slope.device)
+        curvature = look.curvature
+        if function.shapes[layer][1] > MOST_INPUTS and isinstance(curvature, OverRows):
+            return curvature.unit_variances(layer)
+        return curvature.unit_covariances(layer)
+
+    @classmethod
+    def start(cls, objective: Objective, mean: Tensor, noise: float, smoothing: float, settings: Settings) -> DescentState:
+        """The state before the first step: weights known to a small share of the prior's variance."""
+        function, spread = objective.function, []
+        rows = objective.prior_rho.split([n_out * n_in for n_out, n_in in function.shapes])
+        for k, (part, shape) in enumerate(zip(rows, function.shapes, strict=True)):
+            known = settings.first_spread / part.view(shape)
+            is_wide = shape[1] > MOST_INPUTS or k == len(rows) - 1
+            spread.append(known.new_zeros(0) if is_wide else torch.diag_embed(known))
+        return DescentState(mean, noise, 1.0, 1.0, smoothing, tuple(spread))
+
+
+def _counted(look: Look, fits_only: bool) -> float:
+    """What a step has to lower."""
+    if fits_only and math.isfinite(look.value):
+        return look.value - look.curvature.half_log_det
+    return look.value
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Variances as they were found, by node."""
+
+    known: dict[int, Tensor]
+
+    def __call__(self, node: Node, local: Local) -> Tensor:
+        return self.known[node.index]

@@ -1,0 +1,90 @@
+r"""A network as a smooth function of its weights' means: activations are averaged over what is believed of their inputs.
+
+With z the input of an activation phi, its mean at the weights' means, and v the variance that the belief gives it,
+
+    a = E phi(z + sqrt(v) e),   slope = E phi'(z + sqrt(v) e),   e ~ N(0, 1)
+
+so outputs and slopes change smoothly where a unit bends. v is held fixed while weights move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesmp.flat_weights import FlatWeights
+from bayesmp.gaussian import Moments
+from bayesmp.graph import Graph, Node, Trace
+from bayesmp.layers.base import Gradient, Local, Weights
+from bayesmp.regime import MOMENTS
+
+Variances = Callable[[Node, Local], Tensor]  # of the sums (n, o) that a node with weights leaves
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Outputs (n, k) of some examples, and the slopes of each in the weights, one `Gradient` per layer with weights."""
+
+    outputs: Tensor
+    gradients: list[Gradient]
+
+    def flat(self) -> Tensor:
+        """(k n, w): one row per output and example, in the order of the layers' matrices."""
+        return torch.cat([part.flat() for part in self.gradients], 2).flatten(0, 1)
+
+
+class SmoothFunction:
+    """The network's function of all weights' means, as one vector in the order of the layers' matrices (o, i).
+
+    Args:
+        graph, flat: structure of the network, and order of its weights.
+        n_outputs: of the network.
+    """
+
+    def __init__(self, graph: Graph, flat: FlatWeights, n_outputs: int) -> None:
+        self.graph, self.flat, self.n_outputs = graph, flat, n_outputs
+        self.nodes = graph.weight_nodes
+        like = flat.to_matrices(torch.zeros(len(flat), dtype=torch.float64))
+        self.shapes = [(len(part), part.shape[1]) for part in like]
+
+    def to_vector(self, flat: Tensor) -> Tensor:
+        """The flat vector of the network in the order that is used here."""
+        return torch.cat([part.flatten() for part in self.flat.to_matrices(flat)])
+
+    def to_flat(self, mean: Tensor) -> Tensor:
+        """Inverse of `to_vector`."""
+        return self.flat.from_matrices(self.split(mean))
+
+    def split(self, mean: Tensor) -> list[Tensor]:
+        """One matrix (o, i) per layer with weights."""
+        parts = mean.split([n_out * n_in for n_out, n_in in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def sweep(self, mean: Tensor, x: Tensor, variances: Variances) -> Trace:
+        """A sweep of the means."""
+
+        def smooth(node: Node, local: Local) -> Local:
+            return local.with_variance(variances(node, local)) if node.has_weights else local
+
+        return self.graph.sweep_out(x, self._weights(mean), MOMENTS, adjust=smooth)
+
+    def slopes(self, mean: Tensor, x: Tensor, variances: Variances) -> Slopes:
+        """Outputs and slopes at these means; a differentiable function of them."""
+        trace = self.sweep(mean, x, variances)
+        eye = torch.eye(self.n_outputs, dtype=x.dtype, device=x.device)
+        pulled = self.graph.pull(trace, eye[:, None, :].expand(-1, len(x), -1))
+        gradients = [trace.locals[node.index].gradient(slope) for node, slope in pulled if node.has_weights]
+        return Slopes(trace.outputs.mean, gradients[::-1])
+
+    def _weights(self, mean: Tensor) -> list[Weights]:
+        means = self.flat.tensors_of(self.split(mean))
+        return [{name: Moments(part, torch.zeros_like(part)) for name, part in layer.items()} for layer in means]
+
+
+def zero_variances(node: Node, local: Local) -> Tensor:
+    """No smoothing at all."""
+    assert isinstance(local.m_out, Moments)
+    return torch.zeros_like(local.m_out.mean)

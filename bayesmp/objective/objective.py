@@ -1,0 +1,152 @@
+r"""The objective that training makes smaller: the negative log evidence of the linearised, smoothed network.
+
+    F(m, t, s) = sum_n w_n |y_n - f_n|^2 / (2 t) + N/2 log(2 pi t)            data, with noise variance t
+               + 1/2 (m - m_0)^T P (m - m_0) / s                              prior, its variances s times the rule's
+               + 1/2 log det H - 1/2 log det (P / s)                          what the weights' uncertainty costs
+               + l^2 / (2 t) + 1/2 log t + c/2 (log s + 1 / s)                what is known of noise and width
+
+with H = P / s + sum_n w_n J_n^T J_n / t, outputs f_n and slopes J_n from a sweep whose activations are averaged over the
+belief about their inputs (function.py), N = sum_n w_n k for k outputs. F = -log p(y) of the network linearised around m,
+up to a constant, and so compares whole networks.
+
+Its slope in m with H^{-1} = C held fixed is that of "loss + prior + the variance that the belief puts on the outputs",
+1/2 sum_n w_n tr(J_n C J_n^T) / t. Noise and width that make it smallest, with gamma the degrees of freedom:
+
+    t = (sum_n w_n |r_n|^2 + l^2) / (N + 1 - gamma),    s = (|m - m_0|_P^2 + c) / (gamma + c)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesmp.layers.base import Gradient
+from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
+from bayesmp.objective.function import Slopes, SmoothFunction, Variances
+
+ROWS_AT_ONCE = 16_000_000  # numbers of the slopes of all weights that are formed at once
+
+
+@dataclass(frozen=True)
+class Look:
+    """The objective at one point, and what a step from there needs.
+
+    Attributes:
+        value: F.
+        misfit: sum of weighted squared residuals.
+        slope: of the loss and the prior in the means, downhill, (w,).
+        curvature: H.
+        outputs: of all examples, (n, k).
+    """
+
+    value: float
+    misfit: float
+    slope: Tensor
+    curvature: Curvature
+    outputs: Tensor
+
+
+class Objective:
+    """F of a network with noisy targets, for some data.
+
+    Args:
+        function: the network's.
+        prior_mean, prior_rho: of all weights, in the function's order.
+        x, y: examples, (n, ...) and (n, k).
+        weight: how often each example counts, (n,).
+        width_counts: directions of the weights that say that the prior is as wide as its rule has it, c.
+        least_miss: by how much one more target is said to be off, l.
+    """
+
+    def __init__(
+        self,
+        function: SmoothFunction,
+        prior_mean: Tensor,
+        prior_rho: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        *,
+        width_counts: float,
+        least_miss: float,
+    ) -> None:
+        self.function, self.prior_mean, self.prior_rho = function, prior_mean, prior_rho
+        self.x, self.y, self.weight = x, y, weight
+        self.width_counts, self.least_miss = width_counts, least_miss
+        self.n_counted = float(weight.sum()) * y.shape[1]
+        self.is_over_rows = y.numel() < len(prior_rho)
+
+    def parts(self) -> list[slice]:
+        """Examples whose slopes fit into memory; all of them in the form over rows."""
+        if self.is_over_rows:
+            return [slice(0, len(self.y))]
+        size = max(1, ROWS_AT_ONCE // (len(self.prior_rho) * self.y.shape[1]))
+        return [slice(start, start + size) for start in range(0, len(self.y), size)]
+
+    def look(self, mean: Tensor, noise: float, width: float, variances: list[Variances]) -> Look:
+        """F at these means; `variances` has one entry per part."""
+        rho, change = self.prior_rho / width, mean - self.prior_mean
+        shapes = self.function.shapes
+        slope, misfit, outputs = -rho * change, 0.0, []
+        data: Tensor | None = None
+        curvature: Curvature | None = None
+        for rows, held in zip(self.parts(), variances, strict=True):
+            found = self.function.slopes(mean, self.x[rows], held)
+            precision = (self.weight[rows] / noise)[:, None].expand_as(self.y[rows])
+            residual = self.y[rows] - found.outputs
+            pull = precision * residual
+            misfit += float((pull * residual).sum()) * noise
+            outputs.append(found.outputs)
+            if self.is_over_rows and OverRows.fits(found.gradients, rho, shapes):
+                curvature = OverRows(found, precision, rho, shapes)
+                slope = slope + curvature.rows_mixed((pull / precision.sqrt()).T.flatten())
+                continue
+            flat = found.flat()
+            slope = slope + flat.T @ pull.T.flatten()
+            scaled = flat * precision.T.sqrt().reshape(-1, 1)
+            data = scaled.T @ scaled if data is None else data.addmm_(scaled.T, scaled)
+        if curvature is None:
+            assert data is not None
+            curvature = OverWeights(data, rho, shapes)
+        value = misfit / (2 * noise) + 0.5 * self.n_counted * math.log(2 * math.pi * noise)
+        value += 0.5 * float((change.square() * rho).sum()) + curvature.half_log_det
+        value += self.least_miss**2 / (2 * noise) + 0.5 * math.log(noise)
+        value += 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
+        return Look(value if math.isfinite(value) else math.inf, misfit, slope, curvature, torch.cat(outputs))
+
+    def uncertainty_slope(self, mean: Tensor, noise: float, look: Look, variances: list[Variances]) -> Tensor:
+        """Slope of 1/2 log det H in the means, uphill, (w,): one sweep out and back of what inputs and slopes of each
+        layer change in it.
+        """
+        total = torch.zeros_like(mean)
+        for rows, held in zip(self.parts(), variances, strict=True):
+            precision = (self.weight[rows] / noise)[:, None].expand_as(self.y[rows])
+            with torch.enable_grad():
+                moving = mean.clone().requires_grad_(True)
+                found = self.function.slopes(moving, self.x[rows], held)
+            still = Slopes(found.outputs.detach(), [_detached(part) for part in found.gradients])
+            total_change = torch.zeros((), dtype=mean.dtype, device=mean.device)
+            with torch.enable_grad():
+                for gradient, pull in zip(found.gradients, look.curvature.pulls(still, precision), strict=True):
+                    total_change = total_change + (gradient.inputs * pull.inputs).sum()
+                    total_change = total_change + (gradient.slopes * pull.slopes).sum()
+            if total_change.requires_grad:
+                total += torch.autograd.grad(total_change, moving)[0]
+        return total
+
+    def best_noise(self, misfit: float, degrees_of_freedom: float, least_share: float) -> float:
+        """t as above; data that the network could learn by heart still leave a share of them to tell it."""
+        left = max(self.n_counted + 1.0 - degrees_of_freedom, least_share * (self.n_counted + 1.0))
+        return (misfit + self.least_miss**2) / left
+
+    def best_width(self, mean: Tensor, degrees_of_freedom: float) -> float:
+        """s as above."""
+        moved = float(((mean - self.prior_mean).square() * self.prior_rho).sum())
+        return (moved + self.width_counts) / (degrees_of_freedom + self.width_counts)
+
+
+def _detached(gradient: Gradient) -> Gradient:
+    return Gradient(gradient.inputs.detach(), gradient.slopes.detach())

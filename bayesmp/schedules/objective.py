@@ -1,0 +1,351 @@
+"""The schedule with an objective (objective/): an epoch looks at all batches and moves the means by one step that lowers
+it, or stays.
+
+It is the parallel schedule of regressions whose belief is exact: whose weights or whose training targets are few
+(`has_objective`). How the data are cut into batches changes nothing but who shares a site: slopes and precisions of all
+batches are told at the means where an epoch ends.
+
+Many rows join late. The first epoch goes down on a part of them, four times as many after each rest, until all have
+joined; so most steps are cheap, and the first ones most of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from bayesmp.belief import AnchoredBasis, Points
+from bayesmp.evidence import Evidence, make_basis, plan_belief
+from bayesmp.fitted import Fitted
+from bayesmp.gaussian import Moments
+from bayesmp.layers.base import Gradient
+from bayesmp.leave_one_out import leave_out
+from bayesmp.network import Network
+from bayesmp.objective import Descent, DescentState, Look, Objective, OverRows, SmoothFunction, falls_no_more
+from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
+from bayesmp.schedules.prior_width import learns_width
+from bayesmp.settings import SETTINGS, Settings
+from bayesmp.sites import Sites
+
+MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
+
+
+def has_objective(network: Network, n_examples: int) -> bool:
+    """Whether training has an objective: where targets carry noise and the belief is exact."""
+    return network.head.has_noise and network.past is None and plan_belief(network, n_examples).is_exact
+
+
+class ObjectiveSchedule(Schedule):
+    """State of a run beside the sites: where the descent is.
+
+    Args:
+        learn_prior: whether the data choose how wide the prior is; None: where noise is learned and no prior was given.
+    """
+
+    takes_all_data = True
+
+    def __init__(
+        self,
+        network: Network,
+        sites: Sites,
+        *,
+        seed: int,
+        learn_prior: bool | None = None,
+        settings: Settings = SETTINGS,
+    ) -> None:
+        super().__init__(network, sites, seed=seed)
+        self.settings = settings
+        self.learns_noise = network.head.is_learned
+        self.learns_width = learns_width(network) if learn_prior is None else learn_prior
+        self.function = SmoothFunction(network.graph, network.flat, network.n_outputs)
+        self.counted_from = 0  # epochs that lowered another sum than all of the objective
+        self._state: DescentState | None = None
+        self._x: Tensor | None = None
+        self._y: Tensor | None = None
+
+    # --- start and upkeep --------------------------------------------------------------------------------------------
+
+    def start(self, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
+        """Sites that hold the weights near the network's starting means, until the first epoch replaces them."""
+        network, prior = self.network, self.network.prior
+        self.know_targets(y)
+        start = network.start.to(prior.rho)
+        pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
+        pull = (pull - prior.rho).clamp_min(0.0)
+        self.sites.fill(pull / len(self.sites), self.head_start(y), origin=start)
+        self._x, self._y = x, y
+        with torch.inference_mode(False):
+            objective = self._objective_of(x[:1], y[:1])
+            mean = self.function.to_vector(network.start.to(objective.prior_mean))
+            noise = self._first_noise(y)
+            self._state = Descent.start(objective, mean, noise, 1.0, self.settings)
+            self._state = self._with_rows(self._state, len(y))
+        self.counted_from = 0
+        self.refresh()
+
+    def _first_noise(self, y: Tensor) -> float:
+        """The noise that is given, or a small share of the targets'."""
+        if not self.learns_noise:
+            return float(self.network.head.grid[0])
+        spread = float(y.double().square().mean())
+        return max(self.settings.first_noise * spread, float(self.network.head.grid[0]))
+
+    def _with_rows(self, state: DescentState, n: int) -> DescentState:
+        """The same for another number of examples: what was known of each of them is known no more."""
+        spread = list(state.spread)
+        for k, part in enumerate(spread[:-1]):
+            if part.ndim < 3 and len(part) != n:
+                n_units = self.function.shapes[k][0]
+                spread[k] = torch.zeros(n, n_units, dtype=torch.float64, device=state.mean.device)
+        return replace(state, spread=tuple(spread))
+
+    def state(self) -> dict[str, Tensor]:
+        assert self._state is not None
+        found = {"mean": self._state.mean}
+        return found | {f"spread.{k}": part for k, part in enumerate(self._state.spread[:-1])}
+
+    def counters(self) -> dict[str, float]:
+        state = self._state
+        assert state is not None
+        names = ("noise", "width", "damping", "smoothing", "n_steps", "n_refused")
+        return {**{name: getattr(state, name) for name in names}, "counted_from": self.counted_from}
+
+    def resume(self, counters: Mapping[str, float]) -> None:
+        assert self._state is not None
+        numbers = {name: counters[name] for name in ("noise", "width", "damping", "smoothing")}
+        counts = {name: int(counters[name]) for name in ("n_steps", "n_refused")}
+        self._state = replace(self._state, **numbers, **counts)  # type: ignore[arg-type]
+        self.counted_from = int(counters["counted_from"])
+
+    def refresh(self) -> None:
+        """Recompute precisions from the sites; what rounding did to the balance of slopes goes into the shift."""
+        network, sites = self.network, self.sites
+        exact = sites.posterior(network.prior)
+        network.marginal.rho.copy_(exact.rho)
+        network.marginal.tau.copy_(exact.rho * sites.origin)
+        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
+
+    def rearrange(self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
+        self.know_targets(y)
+        self._x, self._y = x, y
+        assert self._state is not None
+        with torch.inference_mode(False):
+            self._state = replace(self._with_rows(self._state, len(y)), damping=1.0, n_refused=0)
+
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+        """A step on the examples that stay; what it leaves of the change goes into the shift."""
+        network, sites = self.network, self.sites
+        assert self._x is not None and self._y is not None
+        with torch.inference_mode(False), torch.no_grad():
+            descent = self.descent(self._x, self._y)
+            descent.step()
+            self._state = descent.state
+            moved = self.function.to_flat(self._state.mean).to(sites.origin)
+        left = change - network.prior_pull(moved - sites.origin).double()
+        sites.shift.sub_(left / len(sites))
+        sites.origin.copy_(moved)
+        self.refresh()
+
+    def join(self, parts: Sequence[Schedule]) -> None:
+        """Noise, width and spread are those of all parts on average; the means follow from all sites (merging.py)."""
+        known = [part._state for part in parts if isinstance(part, ObjectiveSchedule) and part._state is not None]
+        sizes = [len(part.sites) for part in parts]
+        share = [size / sum(sizes) for size in sizes]
+        assert self._state is not None
+
+        def mean_of(name: str) -> float:
+            return math.exp(sum(part * math.log(getattr(one, name)) for part, one in zip(share, known, strict=True)))
+
+        spread = list(self._state.spread)
+        for k, own in enumerate(spread):
+            if own.ndim == 3:
+                spread[k] = torch.stack([p * one.spread[k] for p, one in zip(share, known, strict=True)]).sum(0)
+        numbers = {name: mean_of(name) for name in ("noise", "width", "smoothing")}
+        n_steps = max(one.n_steps for one in known)
+        self._state = replace(self._state, spread=tuple(spread), n_steps=n_steps, **numbers)  # type: ignore[arg-type]
+
+    # --- an epoch ----------------------------------------------------------------------------------------------------
+
+    def visit(self, batch: Batch, epoch: int) -> VisitInfo:
+        raise AssertionError("the objective is that of all data: `run_epoch` looks at all batches at once")
+
+    def run_epoch(self, members: Sequence[Tensor], epoch: int) -> tuple[VisitInfo, float]:
+        """One step on all data, after some on parts of them in the first epoch; returns what the epoch has to tell, and
+        the objective at its end.
+        """
+        x, y = self._x, self._y
+        assert x is not None and y is not None and self._state is not None
+        with torch.inference_mode(False), torch.no_grad():
+            self._take_origin()
+            if self._state.n_steps == 0:
+                self._go_down_on_parts(x, y)
+            descent = self.descent(x, y)
+            if descent.fits_only:
+                self.counted_from = epoch
+            noise = descent.state.noise
+            info = descent.step()
+            self._state = descent.state
+            self.network.widen_prior(self._state.width)
+            self.sites.origin.copy_(self.function.to_flat(self._state.mean).to(self.sites.origin))
+            metrics = self._metrics(info.look, y, noise)
+            precision = self.network.flat.pack(self.network.unpack(self.network.marginal.rho)).double()
+            moved = (self.function.to_flat(info.moved).square() * precision).amax().sqrt()
+        share = torch.ones(len(self.function.nodes)) * (0.0 if descent.state.n_refused else 1.0)
+        nothing = torch.zeros((), dtype=torch.int64)
+        return VisitInfo(share, nothing, 1, moved, metrics), info.value
+
+    def _go_down_on_parts(self, x: Tensor, y: Tensor) -> None:
+        """Down on some of many rows first; rows join in random order, four times as many after each rest."""
+        n_first = max(self.settings.first_rows, 2 * len(self.function.to_vector(self.network.start)) // y[0].numel())
+        order = torch.randperm(len(y), generator=self.generator(0))
+        n_joined = n_first
+        while n_joined < len(y) // 2:
+            rows = order[:n_joined]
+            descent = self.descent(x[rows.to(x.device)], y[rows.to(y.device)])
+            values: list[float] = []
+            while not falls_no_more(values, n_joined) and descent.state.n_refused < MOST_REFUSED:
+                only_fits = descent.fits_only
+                info = descent.step()
+                if not only_fits:
+                    values.append(info.value)
+            self._state = replace(descent.state, damping=1.0, n_refused=0)
+            n_joined *= 4
+
+    def falls_no_more(self, values: Sequence[float]) -> bool:
+        """Whether the objective, after each epoch behind `counted_from`, has come to rest."""
+        assert self._state is not None and self._y is not None
+        is_stuck = self._state.n_refused >= MOST_REFUSED
+        return is_stuck or falls_no_more(values, self._y.numel())
+
+    def descent(self, x: Tensor, y: Tensor) -> Descent:
+        """Where the descent is, for some data."""
+        assert self._state is not None
+        state = self._with_rows(self._state, len(y))
+        options = {"learns_noise": self.learns_noise, "learns_width": self.learns_width, "settings": self.settings}
+        return Descent(self._objective_of(x, y), state, **options)  # type: ignore[arg-type]
+
+    def _objective_of(self, x: Tensor, y: Tensor) -> Objective:
+        prior = self.network.rule_prior.map(lambda part: part.to(self.network.device))
+        to_vector, settings = self.function.to_vector, self.settings
+        x, y = x.to(self.network.device).double(), y.to(self.network.device).double()
+        weight = torch.ones(len(y), dtype=torch.float64, device=self.network.device)
+        counts, miss = settings.width_counts, settings.least_miss if self.learns_noise else 0.0
+        options = {"width_counts": counts, "least_miss": miss}
+        return Objective(self.function, to_vector(prior.mean), to_vector(prior.rho), x, y, weight, **options)
+
+    def _take_origin(self) -> None:
+        """Go on from the means that the sites have, where these are others than rounding makes of the descent's."""
+        assert self._state is not None
+        own = self.function.to_flat(self._state.mean).to(self.sites.origin)
+        if not torch.equal(own, self.sites.origin):
+            self._state = replace(self._state, mean=self.function.to_vector(self.sites.origin.double()))
+
+    def _metrics(self, look: Look, y: Tensor, noise: float) -> dict[str, Tensor]:
+        """Of the outputs at the end of the epoch, as if they were known."""
+        outputs = Moments(look.outputs, torch.zeros_like(look.outputs))
+        return self.network.head.train_metrics(outputs, y.double(), self.certain(noise).double())
+
+    # --- sites -------------------------------------------------------------------------------------------------------
+
+    def settle(self, members: Sequence[Tensor]) -> None:
+        """Let sites and marginal say what the data say at the means reached. Slopes of the loss and precisions are those
+        of the batches; the slope of the uncertainty belongs to all of them, and is in the shift.
+        """
+        if self._state is None or self._state.n_steps == 0:
+            return
+        network, sites, state, x, y = self.network, self.sites, self._state, self._x, self._y
+        assert state is not None and x is not None and y is not None
+        with torch.inference_mode(False), torch.no_grad():
+            self._settle(network, sites, state, members)
+
+    def _settle(self, network, sites, state, members) -> None:
+        x, y = self._x, self._y
+        network.widen_prior(state.width)
+        mean = self.function.to_flat(state.mean)
+        sites.origin.copy_(mean.to(sites.origin))
+        sites.shift.zero_()
+        descent = self.descent(x, y)
+        balance = network.prior.rho.double() * (sites.origin.double() - network.prior.mean.double())
+        total = torch.zeros_like(balance)
+        for row, rows in enumerate(members):
+            slope, rho = self._said(descent, rows)
+            kept, _ = sites.replace(sites.index(row), slope.to(sites.origin), rho.to(sites.origin))
+            total += kept.double()
+        sites.shift.copy_((balance - total) / len(sites))
+        self.hear_constant(self.certain(state.noise).double() - self._head_prior.double())
+        sites.recount()
+        exact = sites.posterior(network.prior)
+        network.marginal.rho.copy_(exact.rho)
+        network.marginal.tau.copy_(exact.rho * sites.origin)
+
+    def _said(self, descent: Descent, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Slope of the loss of some examples in all weights, and the diagonal of their curvature, flat."""
+        found, objective, noise = descent.slopes_at(rows), descent.objective, descent.state.noise
+        precision = (objective.weight[rows] / noise)[:, None].expand_as(objective.y[rows])
+        pull = precision * (objective.y[rows] - found.outputs)
+        slopes, rhos = [], []
+        for gradient in found.gradients:
+            mixed = torch.einsum("kbpo,bk->bpo", gradient.slopes, pull)
+            slopes.append(torch.einsum("bpo,bpi->oi", mixed, gradient.inputs))
+            if gradient.inputs.shape[1] == 1:
+                squares = torch.einsum("kbpo,bk->bo", gradient.slopes.square(), precision)
+                rhos.append(squares.T @ gradient.inputs[:, 0].square())
+            else:  # weights that are shared over positions
+                square = (gradient.flat().square() * precision.T[:, :, None]).sum((0, 1))
+                rhos.append(square.view(gradient.slopes.shape[3], gradient.inputs.shape[2]))
+        flat = self.function.flat
+        return flat.from_matrices(slopes), flat.from_matrices(rhos)
+
+    def certain(self, noise: float) -> Tensor:
+        """The belief about the head's constant that is this noise."""
+        return self.network.head.certain(noise).to(self.network.head_log_weights)
+
+    # --- what is believed --------------------------------------------------------------------------------------------
+
+    def left_out(self, descent: Descent, look: Look, rows: Tensor) -> tuple[Moments, int]:
+        """Outputs of some examples, each left out, and how many leverages were cut; of all of them in their order, where
+        the curvature is that over rows.
+        """
+        noise, objective, limit = descent.state.noise, descent.objective, self.settings.max_leverage[0]
+        everything = slice(0, len(objective.y)) if isinstance(look.curvature, OverRows) else rows
+        slopes = descent.slopes_at(everything)
+        y = objective.y[everything]
+        precision = (objective.weight[everything] / noise)[:, None].expand_as(y)
+        covariance = look.curvature.covariances(slopes, precision)
+        outputs = slopes.outputs, covariance, torch.zeros_like(slopes.outputs)
+        found, n_clipped = leave_out(self.network.head, *outputs, y, self.certain(noise).double(), limit=limit)
+        return (found, n_clipped) if everything is rows else (Moments(found.mean[rows], found.var[rows]), n_clipped)
+
+    def evidence(self, x: Tensor, descent: Descent, look: Look) -> Evidence:
+        """What the belief that predictions are made with is made of."""
+        network, state = self.network, descent.state
+        stds = [var.double() for var in network.layout.prior_vars]
+        n_rows, k = look.outputs.numel(), look.outputs.shape[1]
+        if isinstance(look.curvature, OverRows):
+            anchors = [_by_row(part) for part in descent.slopes_at(slice(0, len(x))).gradients]
+            mixes = torch.eye(k, dtype=x.dtype, device=network.device).repeat(len(x), 1)
+            points = Points(x.to(network.device).repeat_interleave(k, 0), mixes)
+            basis = AnchoredBasis.of(anchors, stds, is_exact=True, points=points, n_seen=(len(x), k))
+            return Evidence(basis, torch.diag(basis.own_precision / state.noise), None, n_rows)
+        planned = plan_belief(network, len(x))
+        generator = torch.Generator().manual_seed(0)
+        full = make_basis(network, x, planned, stds, generator, n_rows=n_rows)
+        scale = torch.cat([std.flatten() for std in full.stds])  # type: ignore[union-attr]
+        return Evidence(full, look.curvature.data * scale[:, None] * scale, None, n_rows)  # type: ignore[attr-defined]
+
+    def fitted(self, state: DescentState, look: Look) -> Fitted:
+        """What the network keeps of the descent."""
+        spread = tuple(part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
+        return Fitted(look.value, state.noise, state.smoothing, spread)
+
+
+def _by_row(gradient: Gradient) -> Gradient:
+    """(1, n k, ...): one row per output of each example."""
+    k, n, p, o = gradient.slopes.shape
+    slopes = gradient.slopes.transpose(0, 1).reshape(1, n * k, p, o)
+    return Gradient(gradient.inputs.repeat_interleave(k, 0), slopes)
