@@ -63,6 +63,10 @@ class Settings:
         calm_visits: visits before which there is nothing to go back to.
         calm_numbers: of a run's state that is kept for it, at most.
         fitting_steps: first steps on the objective, which fit the data and count no uncertainty.
+        smoothings: shares of the belief's variance that activations are averaged over, of which the one goes on that has
+            the best objective after the first steps and so many more.
+        trial_steps: these steps.
+        less_smoothing: factor on this share where the objective rises.
         first_noise: share of the variance of y that is taken for noise in these steps.
         first_spread: share of the prior's variance that weights are believed to have before the first step.
         spread_pace: which part of the way the variances that activations are averaged over go at each step.
@@ -132,6 +136,9 @@ class Settings:
     calm_visits: int = 500
     calm_numbers: int = 20_000_000
     fitting_steps: int = 40
+    smoothings: tuple[float, ...] = (1.0, 0.1)
+    trial_steps: int = 30
+    less_smoothing: float = 0.7
     first_noise: float = 0.01
     first_spread: float = 0.01
     spread_pace: float = 0.5

@@ -239,8 +239,8 @@ class Trainer(Run):
 
     def _at_rest(self) -> bool:
         if isinstance(self.schedule, ObjectiveSchedule):
-            since = max(self._changed_at, self.schedule.counted_from)
-            return self.schedule.falls_no_more([record.objective for record in self.history if record.epoch > since])
+            values = [record.objective for record in self.history if record.epoch > self._changed_at]
+            return self.schedule.falls_no_more(values)
         passed = refreshes(self.history, since=self._changed_at)
         return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members))
 

@@ -37,6 +37,7 @@ class DescentState:
             their sums at the examples, where a layer has many inputs; empty where neither is known yet.
         n_steps: taken so far.
         n_refused: steps in a row that could not be taken at all.
+        value: the objective where the last step began that counted all of it.
     """
 
     mean: Tensor
@@ -47,14 +48,15 @@ class DescentState:
     spread: tuple[Tensor, ...]
     n_steps: int = 0
     n_refused: int = 0
+    value: float = math.inf
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step has to tell: the look at its end, F there, and how far the means moved."""
+    """What a step has to tell: F where it began, the look at its end, and how far the means moved."""
 
-    look: Look
     value: float
+    look: Look
     moved: Tensor
 
 
@@ -120,7 +122,11 @@ class Descent:
         return variance
 
     def step(self) -> StepInfo:
-        """Move the means by one step, and let noise, width and spread follow."""
+        """Move the means by one step, and let noise, width and spread follow.
+
+        A step never raises the objective, but what follows may: the more the belief leaves open, the smoother the
+        function, the less it fits. Then less of the belief is averaged over.
+        """
         before, variances = self.state, self.variances()
         objective, fits_only = self.objective, self.fits_only
         start = look = objective.look(before.mean, before.noise, before.width, variances)
@@ -138,9 +144,19 @@ class Descent:
             damping *= self.settings.damping_factors[1]
         else:
             damping = 1.0
-        self.state = replace(before, mean=mean, damping=damping, n_steps=before.n_steps + 1, n_refused=n_refused)
+        smoothing, value = before.smoothing, math.inf if fits_only else start.value
+        if value > before.value + self._slack:
+            smoothing *= self.settings.less_smoothing
+        numbers = {"damping": damping, "smoothing": smoothing, "value": value}
+        self.state = replace(before, mean=mean, n_steps=before.n_steps + 1, n_refused=n_refused, **numbers)  # type: ignore[arg-type]
         self._follow(look, fits_only)
-        return StepInfo(look, look.value, mean - before.mean)
+        return StepInfo(start.value, look, mean - before.mean)
+
+    @property
+    def _slack(self) -> float:
+        """Nats by which the objective may rise unnoticed."""
+        whole, per_target = self.settings.rest_fall
+        return whole + per_target * self.objective.n_counted
 
     def _follow(self, look: Look, fits_only: bool) -> None:
         """Let noise, width and spread be those of the belief at the means reached."""
@@ -168,6 +184,11 @@ class Descent:
         if function.shapes[layer][1] > MOST_INPUTS and isinstance(curvature, OverRows):
             return curvature.unit_variances(layer)
         return curvature.unit_covariances(layer)
+
+    def from_state(self, state: DescentState) -> Descent:
+        """The same from another state."""
+        options = {"learns_noise": self.learns_noise, "learns_width": self.learns_width, "settings": self.settings}
+        return Descent(self.objective, state, **options)  # type: ignore[arg-type]
 
     @classmethod
     def start(cls, objective: Objective, mean: Tensor, noise: float, smoothing: float, settings: Settings) -> DescentState:

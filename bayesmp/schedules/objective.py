@@ -62,7 +62,6 @@ class ObjectiveSchedule(Schedule):
         self.learns_noise = network.head.is_learned
         self.learns_width = learns_width(network) if learn_prior is None else learn_prior
         self.function = SmoothFunction(network.graph, network.flat, network.n_outputs)
-        self.counted_from = 0  # epochs that lowered another sum than all of the objective
         self._state: DescentState | None = None
         self._x: Tensor | None = None
         self._y: Tensor | None = None
@@ -84,7 +83,6 @@ class ObjectiveSchedule(Schedule):
             noise = self._first_noise(y)
             self._state = Descent.start(objective, mean, noise, 1.0, self.settings)
             self._state = self._with_rows(self._state, len(y))
-        self.counted_from = 0
         self.refresh()
 
     def _first_noise(self, y: Tensor) -> float:
@@ -111,15 +109,14 @@ class ObjectiveSchedule(Schedule):
     def counters(self) -> dict[str, float]:
         state = self._state
         assert state is not None
-        names = ("noise", "width", "damping", "smoothing", "n_steps", "n_refused")
-        return {**{name: getattr(state, name) for name in names}, "counted_from": self.counted_from}
+        names = ("noise", "width", "damping", "smoothing", "value", "n_steps", "n_refused")
+        return {name: getattr(state, name) for name in names}
 
     def resume(self, counters: Mapping[str, float]) -> None:
         assert self._state is not None
-        numbers = {name: counters[name] for name in ("noise", "width", "damping", "smoothing")}
+        numbers = {name: counters[name] for name in ("noise", "width", "damping", "smoothing", "value")}
         counts = {name: int(counters[name]) for name in ("n_steps", "n_refused")}
         self._state = replace(self._state, **numbers, **counts)  # type: ignore[arg-type]
-        self.counted_from = int(counters["counted_from"])
 
     def refresh(self) -> None:
         """Recompute precisions from the sites; what rounding did to the balance of slopes goes into the shift."""
@@ -135,7 +132,7 @@ class ObjectiveSchedule(Schedule):
         self._x, self._y = x, y
         assert self._state is not None
         with torch.inference_mode(False):
-            self._state = replace(self._with_rows(self._state, len(y)), damping=1.0, n_refused=0)
+            self._state = replace(self._with_rows(self._state, len(y)), damping=1.0, n_refused=0, value=math.inf)
 
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
         """A step on the examples that stay; what it leaves of the change goes into the shift."""
@@ -183,10 +180,8 @@ class ObjectiveSchedule(Schedule):
         with torch.inference_mode(False), torch.no_grad():
             self._take_origin()
             if self._state.n_steps == 0:
-                self._go_down_on_parts(x, y)
+                self._find_the_way(x, y)
             descent = self.descent(x, y)
-            if descent.fits_only:
-                self.counted_from = epoch
             noise = descent.state.noise
             info = descent.step()
             self._state = descent.state
@@ -199,25 +194,38 @@ class ObjectiveSchedule(Schedule):
         nothing = torch.zeros((), dtype=torch.int64)
         return VisitInfo(share, nothing, 1, moved, metrics), info.value
 
-    def _go_down_on_parts(self, x: Tensor, y: Tensor) -> None:
-        """Down on some of many rows first; rows join in random order, four times as many after each rest."""
-        n_first = max(self.settings.first_rows, 2 * len(self.function.to_vector(self.network.start)) // y[0].numel())
+    def _find_the_way(self, x: Tensor, y: Tensor) -> None:
+        """First steps from several starts on a part of the data: that goes on which has the best objective. Then rows
+        join, four times as many after each rest, until the next look is at all of them.
+        """
+        settings, n_weights = self.settings, len(self.network.start)
         order = torch.randperm(len(y), generator=self.generator(0))
-        n_joined = n_first
-        while n_joined < len(y) // 2:
-            rows = order[:n_joined]
-            descent = self.descent(x[rows.to(x.device)], y[rows.to(y.device)])
-            values: list[float] = []
-            while not falls_no_more(values, n_joined) and descent.state.n_refused < MOST_REFUSED:
-                only_fits = descent.fits_only
-                info = descent.step()
-                if not only_fits:
-                    values.append(info.value)
-            self._state = replace(descent.state, damping=1.0, n_refused=0)
-            n_joined *= 4
+        n_joined = max(settings.first_rows, 2 * n_weights // y[0].numel())
+        n_joined = len(y) if n_joined > len(y) // 2 else n_joined
+        x_part, y_part = _some(x, y, order, n_joined)
+        start, ends = self.descent(x_part, y_part), []
+        for smoothing in settings.smoothings:
+            descent = start.from_state(replace(start.state, smoothing=smoothing))
+            values = [descent.step().value for _ in range(settings.fitting_steps + settings.trial_steps)]
+            ends.append((values[-1], len(ends), descent))
+        descent = min(ends, key=lambda end: end[:2])[2]
+        while n_joined < len(y):
+            self._rest_on_part(descent, n_joined)
+            self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
+            n_joined = len(y) if 4 * n_joined > len(y) // 2 else 4 * n_joined
+            if n_joined < len(y):
+                descent = self.descent(*_some(x, y, order, n_joined))
+        self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
+        self._state = self._with_rows(self._state, len(y))
+
+    def _rest_on_part(self, descent: Descent, n: int) -> None:
+        """Steps until the objective of these rows falls no more."""
+        values: list[float] = []
+        while not falls_no_more(values, n) and descent.state.n_refused < MOST_REFUSED:
+            values.append(descent.step().value)
 
     def falls_no_more(self, values: Sequence[float]) -> bool:
-        """Whether the objective, after each epoch behind `counted_from`, has come to rest."""
+        """Whether the objective, after each epoch, has come to rest."""
         assert self._state is not None and self._y is not None
         is_stuck = self._state.n_refused >= MOST_REFUSED
         return is_stuck or falls_no_more(values, self._y.numel())
@@ -342,6 +350,14 @@ class ObjectiveSchedule(Schedule):
         """What the network keeps of the descent."""
         spread = tuple(part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
         return Fitted(look.value, state.noise, state.smoothing, spread)
+
+
+def _some(x: Tensor, y: Tensor, order: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The first n examples of an order; as they are if these are all."""
+    if n == len(order):
+        return x, y
+    rows = order[:n]
+    return x[rows.to(x.device)], y[rows.to(y.device)]
 
 
 def _by_row(gradient: Gradient) -> Gradient:

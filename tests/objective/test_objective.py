@@ -1,0 +1,186 @@
+"""The objective against independent roads: dense matrices, numerical slopes, closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+from torch.func import jacrev
+
+from bayesmp.objective import OverRows, OverWeights
+from bayesmp.settings import SETTINGS
+from tests.objective_cases import data_of, descent_of, network_of, random_variances
+
+CASES = [([3, 6, 1], 12), ([3, 6, 1], 60), ([2, 5, 4, 2], 9), ([2, 5, 4, 2], 40)]
+
+
+def smooth_leaky_relu(z, v):
+    std = v.sqrt()
+    cdf, pdf = torch.special.ndtr(z / std), torch.exp(-0.5 * (z / std) ** 2) / math.sqrt(2 * math.pi)
+    return 0.1 * z + 0.9 * (z * cdf + std * pdf)
+
+
+def plain_outputs(sizes, mean, x, variances):
+    """The smooth network written down once more; weights as (o, i + 1) matrices, one after the other."""
+    start = 0
+    for k, (n_in, n_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        matrix = mean[start : start + n_out * (n_in + 1)].view(n_out, n_in + 1)
+        start += matrix.numel()
+        x = x @ matrix[:, :-1].T + matrix[:, -1]
+        if k < len(sizes) - 2:
+            x = smooth_leaky_relu(x, variances[k])
+    return x
+
+
+def fixed(descent, sizes, n):
+    """Variances of the descent's own form, and as a list over the hidden layers."""
+    variances = random_variances(descent)
+    descent.objective.look(descent.state.mean, 0.1, 1.0, variances)  # fills them
+    function = descent.objective.function
+    found = []
+    for node in function.nodes[:-1]:
+        like = type("Local", (), {"m_out": type("M", (), {"mean": torch.zeros(n, node.layer.n_out)})})
+        found.append(variances[0](node, like))
+    return variances, found
+
+
+@pytest.mark.parametrize("sizes, n", CASES)
+def test_the_value_is_the_evidence_of_the_linearised_network(sizes, n):
+    """F by its definition: slopes by automatic differentiation of the network written down once more, the marginal
+    likelihood of the linear-Gaussian model by scipy's normal density."""
+    x, y = data_of(n, sizes[0], sizes[-1])
+    descent = descent_of(network_of(sizes), x, y)
+    variances, listed = fixed(descent, sizes, n)
+    objective, noise, width = descent.objective, 0.07, 1.7
+    mean = descent.state.mean + 0.1 * torch.randn(len(descent.state.mean), dtype=torch.float64)
+    look = objective.look(mean, noise, width, variances)
+
+    outputs = plain_outputs(sizes, mean, x, listed)
+    torch.testing.assert_close(look.outputs, outputs)
+    rows = jacrev(lambda m: plain_outputs(sizes, m, x, listed))(mean).flatten(0, 1)
+    prior_var = width / objective.prior_rho
+    change = objective.prior_mean - mean
+    centre = (outputs.flatten() + rows @ change).numpy()  # of y under the prior
+    spread = (rows * prior_var) @ rows.T + noise * torch.eye(len(rows), dtype=torch.float64)
+    # log p(y) = log p(y | m) + log p(m) - log p(m | y) for any m; in F the last is taken at its own mean's height
+    hessian = rows.T @ rows / noise + torch.diag(1 / prior_var)
+    evidence = stats.multivariate_normal(centre, spread.numpy()).logpdf(y.flatten().numpy())
+    pull = rows.T @ (y - outputs).flatten() / noise + change / prior_var
+    missing = 0.5 * float(pull @ torch.linalg.solve(hessian, pull))
+    known = SETTINGS.least_miss**2 / (2 * noise) + 0.5 * math.log(noise)
+    known += 0.5 * SETTINGS.width_counts * (math.log(width) + 1 / width)
+    assert look.value == pytest.approx(-evidence + missing + known, rel=1e-9)
+    torch.testing.assert_close(look.slope, pull, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("over_rows", [True, False])
+@pytest.mark.parametrize("sizes, n", CASES)
+def test_the_slope_of_the_uncertainty_is_that_of_the_log_determinant(sizes, n, over_rows):
+    x, y = data_of(n, sizes[0], sizes[-1])
+    weight = torch.rand(n, dtype=torch.float64) + 0.5
+    descent = descent_of(network_of(sizes), x, y, weight=weight, over_rows=over_rows)
+    variances, _ = fixed(descent, sizes, n)
+    objective, mean, noise = descent.objective, descent.state.mean, 0.07
+    look = objective.look(mean, noise, 1.3, variances)
+    slope = objective.uncertainty_slope(mean, noise, look, variances)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        along, step = torch.randn(len(mean), dtype=torch.float64, generator=generator), 1e-5
+        ends = [
+            objective.look(mean + sign * step * along, noise, 1.3, variances).curvature.half_log_det for sign in (1, -1)
+        ]
+        assert float(slope @ along) == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("sizes, n", CASES)
+def test_both_forms_of_the_curvature_agree(sizes, n):
+    x, y = data_of(n, sizes[0], sizes[-1])
+    network, weight = network_of(sizes), torch.rand(n, dtype=torch.float64) + 0.5
+    rows, weights = (descent_of(network, x, y, weight=weight, over_rows=form) for form in (True, False))
+    variances, _ = fixed(rows, sizes, n)
+    mean, noise = rows.state.mean, 0.05
+    a, b = (part.objective.look(mean, noise, 1.3, variances) for part in (rows, weights))
+    assert isinstance(a.curvature, OverRows) and isinstance(b.curvature, OverWeights)
+    assert a.value == pytest.approx(b.value, rel=1e-9)
+    torch.testing.assert_close(a.slope, b.slope)
+    assert a.curvature.degrees_of_freedom == pytest.approx(b.curvature.degrees_of_freedom, rel=1e-8)
+    for damping in (0.0, 3.0):
+        torch.testing.assert_close(a.curvature.newton(a.slope, damping), b.curvature.newton(a.slope, damping))
+    found = rows.objective.function.slopes(mean, x, variances[0])
+    precision = (weight / noise)[:, None].expand_as(y)
+    torch.testing.assert_close(a.curvature.covariances(found, precision), b.curvature.covariances(found, precision))
+    for one, other in zip(a.curvature.pulls(found, precision), b.curvature.pulls(found, precision), strict=True):
+        torch.testing.assert_close(one.inputs, other.inputs)
+        torch.testing.assert_close(one.slopes, other.slopes)
+    for layer in range(len(sizes) - 1):
+        blocks = a.curvature.unit_covariances(layer)
+        torch.testing.assert_close(blocks, b.curvature.unit_covariances(layer))
+        inputs = found.gradients[layer].inputs[:, 0]
+        variance = torch.einsum("ni,oij,nj->no", inputs, blocks, inputs)
+        torch.testing.assert_close(a.curvature.unit_variances(layer), variance)
+
+
+def test_noise_and_width_are_the_best_ones():
+    """The fixed points of noise and width against a numerical minimum of the objective over both."""
+    x, y = data_of(25, 3, 1)
+    descent = descent_of(network_of([3, 6, 1]), x, y)
+    objective, mean, variances = descent.objective, descent.state.mean, random_variances(descent)
+
+    def value(logs):
+        return objective.look(mean, math.exp(logs[0]), math.exp(logs[1]), variances).value
+
+    best = optimize.minimize(value, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-10})
+    noise, width = 1.0, 1.0
+    for _ in range(300):
+        look = objective.look(mean, noise, width, variances)
+        known = look.curvature.degrees_of_freedom
+        noise, width = objective.best_noise(look.misfit, known, 0.0), objective.best_width(mean, known)
+    assert np.log([noise, width]) == pytest.approx(best.x, abs=1e-4)
+
+
+def test_a_weight_is_so_many_copies():
+    """A row of weight 3 says what three rows say; the form over rows and that over weights agree on it."""
+    x, y = data_of(8, 3, 1)
+    weight = torch.ones(8, dtype=torch.float64)
+    weight[2] = 3.0
+    network = network_of([3, 6, 1])
+    once = descent_of(network, x, y, weight=weight)
+    again = descent_of(network, torch.cat([x, x[[2, 2]]]), torch.cat([y, y[[2, 2]]]))
+    looks = [part.look() for part in (once, again)]
+    assert looks[0].value == pytest.approx(looks[1].value, rel=1e-10)
+    torch.testing.assert_close(looks[0].slope, looks[1].slope)
+
+
+@pytest.mark.parametrize("n", [20, 200])
+def test_every_step_lowers_what_it_is_to_lower(n):
+    """Step by step, with noise, width and spread as they were before the step."""
+    x, y = data_of(n, 3, 1)
+    descent = descent_of(network_of([3, 8, 1]), x, y)
+    for _ in range(SETTINGS.fitting_steps + 20):
+        before, variances, only_fits = descent.state, descent.variances(), descent.fits_only
+        looks = [descent.objective.look(before.mean, before.noise, before.width, variances)]
+        descent.step()
+        looks.append(descent.objective.look(descent.state.mean, before.noise, before.width, variances))
+        values = [look.value - (look.curvature.half_log_det if only_fits else 0.0) for look in looks]
+        assert values[1] < values[0] or descent.state.n_refused > 0
+
+
+def test_a_linear_network_ends_at_the_closed_form():
+    """One layer: F is the exact evidence, and the end of the descent ridge regression with its best noise and width."""
+    x, y = data_of(40, 3, 1)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.3 * y
+    descent = descent_of(network_of([3, 1]), x, y)
+    for _ in range(SETTINGS.fitting_steps + 60):
+        descent.step()
+    objective, state = descent.objective, descent.state
+    wide = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], 1)
+    hessian = wide.T @ wide / state.noise + torch.diag(objective.prior_rho / state.width)
+    mean = torch.linalg.solve(hessian, wide.T @ y[:, 0] / state.noise + objective.prior_rho * objective.prior_mean / state.width)
+    torch.testing.assert_close(state.mean, mean, rtol=1e-6, atol=1e-8)
+    look = descent.look()
+    assert state.noise == pytest.approx(objective.best_noise(look.misfit, look.curvature.degrees_of_freedom, 0.0), rel=1e-4)
+
+    torch.testing.assert_close(look.curvature.unit_covariances(0)[0], torch.linalg.inv(hessian))
