@@ -38,6 +38,8 @@ def add(run: Run, x: Any, y: Any) -> Tensor:
     new_ids = torch.arange(run.next_id, run.next_id + len(y))
     ids, x = torch.cat([run.ids, new_ids]), torch.cat([run.x, x])
     batch_ids = [*run.batch_ids, *range(run.next_batch_id, run.next_batch_id + n_new)]
+    if run.labels is not None:  # new examples belong to none of the old ones
+        run.labels = torch.cat([run.labels, run.labels.max() + 1 + torch.arange(len(y))])
     run._rearrange(x, whole, ids, kept, [*run.members, *new_members], batch_ids)
     if run._has_begun:
         run._silent.update(batch_ids[len(kept) :])
@@ -76,6 +78,8 @@ def remove(run: Run, ids: Any) -> None:
         kept.append(Kept(row, places))
         members.append(new_row[old[places]])
     batch_ids = [run.batch_ids[batch.row] for batch in kept]
+    if run.labels is not None:
+        run.labels = run.labels[stays.cpu()]
     run._rearrange(run.x[stays.to(run.x.device)], run.y[stays], run.ids[stays.cpu()], kept, members, batch_ids)
     if run._has_begun:
         for row, share, slope in weaker:

@@ -198,6 +198,13 @@ def _seen(n: int, rows: Tensor, settings: Settings) -> tuple[Tensor, Tensor, int
     return torch.cat([asked, others])[:n_seen], at, max(len(asked), settings.judged_examples)
 
 
+def surprise_of(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> float:
+    """Mean NLL of targets, given outputs that have not seen them, as predictions for new rows are scored."""
+    like = network.prior.rho
+    outputs = Moments(outputs.mean.to(like), outputs.var.to(like))
+    return float(_surprise(network, x.to(like), outputs, y.to(like)).double().mean())
+
+
 def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> Tensor:
     """-log p of the targets, given outputs that have not seen them, (b,); with the noise that there is at x."""
     if network.varying_noise is None:

@@ -16,6 +16,7 @@ from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
+from bayesmp.groups import first_of_copies, whole_groups
 from bayesmp.heads import Head, Regression
 from bayesmp.leave_one_out import leave_out
 from bayesmp.network import Network
@@ -135,19 +136,23 @@ def refresh(
     return Refreshed(found.evidence, constant, scores, found.mean, found.n_clipped, judged)
 
 
-def look_at_end(schedule: ObjectiveSchedule, x: Tensor, y: Tensor, *, with_belief: bool, settings: Settings = SETTINGS) -> Refreshed:
+def look_at_end(
+    schedule: ObjectiveSchedule, x: Tensor, y: Tensor, groups: Tensor, *, with_belief: bool, settings: Settings = SETTINGS) -> Refreshed:
     """The same where a schedule has come with its objective, for all data; of many some are judged."""
     head = schedule.network.head
     with torch.inference_mode(False), torch.no_grad():
         descent = schedule.descent(x, y)
         look, objective = descent.look(), descent.objective
-        rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))[: settings.judged_examples]
-        left_out, n_clipped = schedule.left_out(descent, look, rows)
+        rows = whole_groups(groups, settings.judged_examples)
+        left_out, n_clipped = schedule.left_out(descent, look, rows, groups[rows])
+        if bool((objective.weight[rows] < 1.0).any()):
+            once = first_of_copies(objective.x[rows], objective.y[rows])
+            rows, left_out = rows[once], Moments(left_out.mean[once], left_out.var[once])
         targets, constant, log_weights = objective.y[rows], None, schedule.certain(descent.state.noise)
         if head.is_learned:
             parts = zip(left_out.mean.split(1024), left_out.var.split(1024), targets.split(1024), strict=True)
             constant = torch.stack([head.to_constant(Moments(mean, var), part).double() for mean, var, part in parts])
-            constant = constant.sum(0) * (len(y) / len(rows))
+            constant = constant.sum(0) * float(objective.weight.sum() / len(rows))
             total = schedule.head_prior.to(constant) + constant
             log_weights = (total - total.max()).to(log_weights)
         scores = _scores(head, left_out, targets, log_weights.to(targets))

@@ -20,8 +20,9 @@ from bayesmp.belief import Belief
 from bayesmp.bending import bend, can_bend
 from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
+from bayesmp.groups import check_groups, groups_of
 from bayesmp.history import Change, History
-from bayesmp.influence import Batch, Influence, influence_of
+from bayesmp.influence import Batch, Influence, influence_of, surprise_of
 from bayesmp.joint import Refreshed, look_at_end, memory_plan, noise_at_inputs, products_per_pass, refresh
 from bayesmp.network import Network
 from bayesmp.schedules import Kept, ObjectiveSchedule, make_schedule
@@ -40,16 +41,19 @@ class Run:
         network, config, history: what is trained, how, and how it went.
         x, y: the examples; tensors on the device or, for x, the host.
         ids: which examples these are, row by row, (n,) int64 on the CPU: at first 0 .. n - 1. No id is used twice.
+        labels: which examples belong together, (n,), as the user said; None if nothing was said.
         members: the rows of x and y that make up each batch.
         batch_ids: which batches these are; no id of a batch is used twice, either.
         sites, schedule: one message per batch, and how visits replace it.
 
     Args:
-        network, x, y, config: as for Trainer.
+        network, x, y, config, groups: as for Trainer.
         is_new: False if these data were accepted before; few that are left of them may look unscaled.
     """
 
-    def __init__(self, network: Network, x: Any, y: Any, config: TrainConfig, *, is_new: bool = True) -> None:
+    def __init__(
+        self, network: Network, x: Any, y: Any, config: TrainConfig, *, groups: Any = None, is_new: bool = True
+    ) -> None:
         x, y = examples.as_arrays(x, y)
         network.take_shape(np.shape(x)[1:])
         x = checks.check_inputs(x, network.input_shape, network.dtype)
@@ -67,6 +71,9 @@ class Run:
         self.x = examples.place_inputs(x, network.device, network.dtype, config.data_store)
         self.y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
         self.ids = torch.arange(len(x))
+        labels = check_groups(groups, len(x))
+        self.labels = None if labels is None else torch.from_numpy(labels)
+        self._grouped: tuple[Tensor, Tensor] | None = None  # inputs, and the group of each of them
         self.next_id = len(x)
         self._arrange(self._assign_batches(len(x)))
         self._has_gradients = self._check_gradients()
@@ -190,7 +197,9 @@ class Run:
         if not self.history.records or not self._has_gradients:
             return
         found = self._believe()
-        self._add_to_record(self.history[-1].loo or found.scores, time.perf_counter() - started)
+        is_last = found.fitted is not None  # whose scores are those of what is predicted with
+        scores = {**self.history[-1].loo, **found.scores} if is_last else self.history[-1].loo or found.scores
+        self._add_to_record(scores, time.perf_counter() - started)
 
     @torch.no_grad()
     def _believe(self) -> Refreshed:
@@ -206,6 +215,9 @@ class Run:
             network.head_log_weights = total
             if head.varies:
                 network.varying_noise = noise_at_inputs(network, found, schedule.head_prior)
+        if found.fitted is not None:
+            x, y, left_out = found.judged
+            found.scores["nll"] = surprise_of(network, x, left_out, y)
         if found.fitted is None and can_bend(network, found.belief):
             network.belief = bend(network, found.belief, *self._heard())
         return found
@@ -228,7 +240,8 @@ class Run:
         network = self.network
         x, y = self._heard()
         if isinstance(self.schedule, ObjectiveSchedule):
-            found = look_at_end(self.schedule, x, y, with_belief=keeps_belief)
+            groups = self.groups if x is self.x else groups_of(x)
+            found = look_at_end(self.schedule, x, y, groups, with_belief=keeps_belief)
             if keeps_belief:
                 network.belief, network.fitted = found.belief, found.fitted
                 network.told = Told.of(self.history.snapshot(), x, y)
@@ -250,6 +263,13 @@ class Run:
                 network.belief = found.belief
                 network.told = Told.of(self.history.snapshot(), x, y)
         return found
+
+    @property
+    def groups(self) -> Tensor:
+        """The group of each example, (n,): copies belong together, and those that the user says."""
+        if self._grouped is None or self._grouped[0] is not self.x:
+            self._grouped = self.x, groups_of(self.x, self.labels)
+        return self._grouped[1]
 
     def _products_per_pass(self, max_examples: int, max_rank: int) -> int:
         return products_per_pass(self.network, len(self.x), max_examples=max_examples, max_rank=max_rank)

@@ -45,6 +45,8 @@ def save(run: Run, path: persistence.PathLike) -> None:
         },
     }
     tensors = {**network.state(), **run._state(), "members": torch.cat(run.members), "ids": run.ids}
+    if run.labels is not None:
+        tensors["labels"] = run.labels
     if run._calm is not None:
         tensors |= {f"calm.{name}": part for name, part in run._calm.tensors.items()}
     persistence.write(path, kind="run", header=header, tensors=tensors)
@@ -84,6 +86,7 @@ def _take_batches(run: Run, members: list[Tensor], file: persistence.SavedFile) 
     saved = file.header["run"]
     if "ids" in file.names():
         file.fill(run.ids, "ids")
+        run.labels = file.tensor("labels").clone() if "labels" in file.names() else None
         run.next_id = saved["next_id"]
     batch_ids = saved.get("batch_ids", list(range(len(members))))
     if len(batch_ids) != len(members) or min(saved["batch_sizes"]) < 1:

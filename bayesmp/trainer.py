@@ -52,6 +52,8 @@ class Trainer(Run):
             folder that holds a run already is refused. A checkpoint is as large as all sites together.
         every: epochs between two checkpoints; another one is written when `run` ends.
         keep: how many checkpoints stay.
+        groups: labels (n,) that say which examples belong together, e.g. measurements of one patient: leave-one-out
+            scores leave them out together. Examples with equal inputs belong together anyhow.
     """
 
     def __init__(
@@ -64,12 +66,13 @@ class Trainer(Run):
         checkpoint: persistence.PathLike | None = None,
         every: int = EVERY,
         keep: int = KEEP,
+        groups: Any = None,
         **options: Any,
     ) -> None:
         check_is_network(network)
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
-        known = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep"]
+        known = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep", "groups"]
         if unknown := sorted(set(options) - set(known)):
             hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
             if any("epoch" in name for name in unknown):
@@ -78,7 +81,7 @@ class Trainer(Run):
         config = TrainConfig(**options) if config is None else config
         self.checkpoints = None if checkpoint is None else run_files.new_checkpoints(network, checkpoint, every, keep)
         with undisturbed():
-            super().__init__(network, x, y, config)
+            super().__init__(network, x, y, config, groups=groups)
             if self.checkpoints is not None:
                 self.checkpoints.make_folder()
             self._begin()

@@ -54,6 +54,10 @@ class Curvature(ABC):
         """Covariances (n, k, k) of outputs of some examples, which say L = diag(precision), (n, k)."""
 
     @abstractmethod
+    def covariance_within(self, part: Slopes, precision: Tensor, rows: Tensor) -> Tensor:
+        """Covariances (m k, m k) of all outputs of m of these examples with each other, example by example."""
+
+    @abstractmethod
     def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
         """How 1/2 log det H changes with what some examples say, layer by layer."""
 
@@ -101,6 +105,11 @@ class OverWeights(Curvature):
         k, n = precision.shape[1], len(precision)
         found = (rows @ self.covariance).view(k, n, -1)
         return torch.einsum("knw,lnw->nkl", found, rows.view(k, n, -1))
+
+    def covariance_within(self, part: Slopes, precision: Tensor, rows: Tensor) -> Tensor:
+        gradients = [Gradient(each.inputs[rows], each.slopes[:, rows]) for each in part.gradients]
+        own = torch.cat([each.flat() for each in gradients], 2).transpose(0, 1).flatten(0, 1)  # (m k, w)
+        return own @ self.covariance @ own.T
 
     def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
         n, k = precision.shape
@@ -219,6 +228,13 @@ class OverRows(Curvature):
         held = torch.eye(k, dtype=held.dtype, device=held.device) - held
         root = self._root.T
         return held / (root[:, :, None] * root[:, None, :])
+
+    def covariance_within(self, part: Slopes, precision: Tensor, rows: Tensor) -> Tensor:
+        k, n = self._root.shape
+        at = (rows[:, None] + n * torch.arange(k, device=rows.device)).flatten()
+        held = torch.eye(len(at)).to(self.inverse) - self.inverse[at][:, at]
+        root = self._root.flatten()[at]
+        return held / (root[:, None] * root)
 
     def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
         k, n = self._root.shape

@@ -22,8 +22,9 @@ from bayesmp.belief import AnchoredBasis, Points
 from bayesmp.evidence import Evidence, make_basis, plan_belief
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
+from bayesmp.groups import copies_count_once
 from bayesmp.layers.base import Gradient
-from bayesmp.leave_one_out import leave_out
+from bayesmp.leave_one_out import without_own
 from bayesmp.network import Network
 from bayesmp.objective import Descent, DescentState, Look, Objective, OverRows, SmoothFunction, falls_no_more
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
@@ -65,6 +66,7 @@ class ObjectiveSchedule(Schedule):
         self._state: DescentState | None = None
         self._x: Tensor | None = None
         self._y: Tensor | None = None
+        self._weight: Tensor | None = None  # of each example
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
 
@@ -76,8 +78,9 @@ class ObjectiveSchedule(Schedule):
         pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
         pull = (pull - prior.rho).clamp_min(0.0)
         self.sites.fill(pull / len(self.sites), self.head_start(y), origin=start)
-        self._x, self._y = x, y
+        self._x, self._y, self._weight = x, y, None
         with torch.inference_mode(False):
+            self._weight = self._weight_of(x, y)
             objective = self._objective_of(x[:1], y[:1])
             mean = self.function.to_vector(network.start.to(objective.prior_mean))
             noise = self._first_noise(y)
@@ -129,9 +132,10 @@ class ObjectiveSchedule(Schedule):
 
     def rearrange(self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
         self.know_targets(y)
-        self._x, self._y = x, y
+        self._x, self._y, self._weight = x, y, None
         assert self._state is not None
         with torch.inference_mode(False):
+            self._weight = self._weight_of(x, y)
             self._state = replace(self._with_rows(self._state, len(y)), damping=1.0, n_refused=0, value=math.inf)
 
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
@@ -241,10 +245,16 @@ class ObjectiveSchedule(Schedule):
         prior = self.network.rule_prior.map(lambda part: part.to(self.network.device))
         to_vector, settings = self.function.to_vector, self.settings
         x, y = x.to(self.network.device).double(), y.to(self.network.device).double()
-        weight = torch.ones(len(y), dtype=torch.float64, device=self.network.device)
+        weight = self._weight_of(x, y)
         counts, miss = settings.width_counts, settings.least_miss if self.learns_noise else 0.0
         options = {"width_counts": counts, "least_miss": miss}
         return Objective(self.function, to_vector(prior.mean), to_vector(prior.rho), x, y, weight, **options)
+
+    def _weight_of(self, x: Tensor, y: Tensor) -> Tensor:
+        """How often each example counts: a copy of another one is no news (groups.py)."""
+        if self._weight is None or len(self._weight) != len(y):
+            return copies_count_once(x, y).to(device=self.network.device)
+        return self._weight
 
     def _take_origin(self) -> None:
         """Go on from the means that the sites have, where these are others than rounding makes of the descent's."""
@@ -315,19 +325,32 @@ class ObjectiveSchedule(Schedule):
 
     # --- what is believed --------------------------------------------------------------------------------------------
 
-    def left_out(self, descent: Descent, look: Look, rows: Tensor) -> tuple[Moments, int]:
-        """Outputs of some examples, each left out, and how many leverages were cut; of all of them in their order, where
-        the curvature is that over rows.
+    def left_out(self, descent: Descent, look: Look, rows: Tensor, groups: Tensor) -> tuple[Moments, int]:
+        """Outputs of some examples, each left out with those of its group, and how many leverages were cut.
+
+        Args:
+            rows: of these examples; whole groups.
+            groups: number of the group of each of them.
         """
         noise, objective, limit = descent.state.noise, descent.objective, self.settings.max_leverage[0]
-        everything = slice(0, len(objective.y)) if isinstance(look.curvature, OverRows) else rows
-        slopes = descent.slopes_at(everything)
-        y = objective.y[everything]
-        precision = (objective.weight[everything] / noise)[:, None].expand_as(y)
-        covariance = look.curvature.covariances(slopes, precision)
-        outputs = slopes.outputs, covariance, torch.zeros_like(slopes.outputs)
-        found, n_clipped = leave_out(self.network.head, *outputs, y, self.certain(noise).double(), limit=limit)
-        return (found, n_clipped) if everything is rows else (Moments(found.mean[rows], found.var[rows]), n_clipped)
+        is_all = isinstance(look.curvature, OverRows)  # whose examples are all of them
+        slopes = descent.slopes_at(slice(0, len(objective.y)) if is_all else rows)
+        at = rows if is_all else torch.arange(len(rows))
+        precision = (objective.weight / noise)[:, None].expand_as(objective.y)
+        precision = precision if is_all else precision[rows]
+        mean, y, precise = slopes.outputs[at], objective.y[rows], precision[at]
+        covariance = look.curvature.covariances(slopes, precision)[at]
+        without, n_clipped = without_own(covariance, precise, limit=limit)
+        pull = precise * (y - mean)
+        left = mean - (without @ pull[..., None])[..., 0]
+        var = without.diagonal(dim1=1, dim2=2).clone()
+        for group in _several(groups):
+            own = look.curvature.covariance_within(slopes, precision, at[group])
+            joint, n_cut = without_own(own[None], precise[group].reshape(1, -1), limit=limit)
+            left[group] = mean[group] - (joint[0] @ pull[group].flatten()).view_as(mean[group])
+            var[group] = joint[0].diagonal().reshape(mean[group].shape)
+            n_clipped += n_cut
+        return Moments(left, var.clamp_min(torch.finfo(var.dtype).tiny)), n_clipped
 
     def evidence(self, x: Tensor, descent: Descent, look: Look) -> Evidence:
         """What the belief that predictions are made with is made of."""
@@ -350,6 +373,13 @@ class ObjectiveSchedule(Schedule):
         """What the network keeps of the descent."""
         spread = tuple(part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
         return Fitted(look.value, state.noise, state.smoothing, spread)
+
+
+def _several(groups: Tensor) -> list[Tensor]:
+    """Where the members of each group are that has several."""
+    order = torch.argsort(groups, stable=True)
+    _, counts = torch.unique_consecutive(groups[order], return_counts=True)
+    return [part for part in order.split(counts.tolist()) if len(part) > 1]
 
 
 def _some(x: Tensor, y: Tensor, order: Tensor, n: int) -> tuple[Tensor, Tensor]:
