@@ -48,11 +48,17 @@ Run = Mapping[str, Any]
 
 
 def run_line(
-    line: Line, seed: int, *, limit: float = LIMIT, threads: int | None = None, memory: float | None = MEMORY
+    line: Line,
+    seed: int,
+    *,
+    methods: Sequence[str] = METHODS,
+    limit: float = LIMIT,
+    threads: int | None = None,
+    memory: float | None = MEMORY,
 ) -> dict[str, Any]:
-    """All methods on one line with one seed, each in a process of its own, and the verdict."""
+    """The methods on one line with one seed, each in a process of its own, and the verdict."""
     run: dict[str, Any] = {"line": line.name, "family": line.family, "seed": seed, "classes": line.classes}
-    for method in METHODS:
+    for method in methods:
         ended = isolated.call(measure, method, line.name, seed, limit=limit, threads=threads, memory=memory)
         if ended.status != isolated.OK:
             run[method] = {"status": ended.status, "told": ended.told, "seconds": ended.seconds}
@@ -85,8 +91,8 @@ def is_worse_than_constant(run: Run) -> bool:
 
 def not_worse_than_linear(run: Run) -> bool | None:
     """Whether one of both scores is at least level with the linear model's; None where that has none."""
-    ours, linear = run[OURS], run[LINEAR]
-    if linear["status"] != isolated.OK or not linear["finite"]:
+    ours, linear = run[OURS], run.get(LINEAR)
+    if linear is None or linear["status"] != isolated.OK or not linear["finite"]:
         return None
     if ours["status"] != isolated.OK or not ours["finite"]:
         return False
