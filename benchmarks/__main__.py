@@ -22,6 +22,7 @@ FOR_CPU = (
     "honesty",
     "left_out",
     "estimators",
+    "stress",
 )
 FOR_GPU = ("cifar10", "big_mlp", "sites", "prediction")
 
