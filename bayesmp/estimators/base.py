@@ -23,8 +23,10 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.arithmetic import undisturbed
-from bayesmp.data import Scaling
+from bayesmp.data import Scaling, TableScaling
+from bayesmp.data.scaling import FAR_APART, values_apart
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
+from bayesmp.groups import check_groups, groups_of
 from bayesmp.heads import Head, mixture
 from bayesmp.history import History
 from bayesmp.influence import predict_left_out
@@ -43,7 +45,7 @@ Self = TypeVar("Self", bound="MPEstimator")
 
 
 class OutlierWarning(UserWarning):
-    """A value far out leaves no scale to the others."""
+    """A value stands apart from all others."""
 
 
 FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
@@ -65,12 +67,14 @@ class Posed:
         targets: as the head wants them.
         n_outputs: of the network.
         scaling: how they were standardised, if they were.
+        told: the targets as they came, where `targets` has nearer ones for those that stand apart; scores are of these.
     """
 
     head: Head
     targets: NDArray[Any]
     n_outputs: int
     scaling: Scaling | None = None
+    told: Floats | None = None
 
 
 class MPEstimator(BaseEstimator, ABC):
@@ -88,7 +92,8 @@ class MPEstimator(BaseEstimator, ABC):
     _seeds: tuple[int, ...]  # of the networks
     _x: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
     _y: NDArray[Any] | None
-    _x_scaling: Scaling
+    _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
+    _x_scaling: TableScaling
     _y_scaling: Scaling | None
 
     def __init__(
@@ -149,8 +154,9 @@ class MPEstimator(BaseEstimator, ABC):
         x, targets = self._check_given(X, y)
         return diagnose(self.network_, self._x_scaling.apply(x), targets, face=ESTIMATOR)
 
-    def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
+    def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool, groups: Any = None) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
+        named = check_groups(groups, len(x))
         n_networks = checks.check_positive_int(self.n_networks, "n_networks")
         starts: list[Tensor] | None = None
         if is_first:
@@ -169,9 +175,11 @@ class MPEstimator(BaseEstimator, ABC):
                     f"{n_networks}; call fit to start anew"
                 )
             x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
+            if self._groups is not None:  # further rows belong to no earlier ones, unless they are copies
+                named = np.concatenate([self._groups.numpy(), np.arange(len(self._groups), len(x))])
             starts = [network.marginal.mean.cpu() for network in self.networks_]
         self._warn_of_outliers(x, y)
-        x_scaling = Scaling.fit(x)
+        x_scaling = TableScaling.fit(x)
         posed = self._pose(y)
         hidden = self._usual_hidden(x.shape[1]) if isinstance(self.hidden, str) and self.hidden == AUTO else self.hidden
         networks = [
@@ -185,10 +193,11 @@ class MPEstimator(BaseEstimator, ABC):
                 )
             network.start = start
         inputs = x_scaling.apply(x)
+        self._groups = groups_of(inputs, named)
         histories = self._run(networks, inputs, posed.targets, seeds)
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
-            scores = loo_scores(networks, histories, inputs, posed.targets)
+            scores = loo_scores(networks, histories, inputs, posed.targets, posed.told)
         self._seeds, self._x, self._y, self._x_scaling, self._y_scaling = seeds, x, y, x_scaling, posed.scaling
         self.networks_, self.histories_ = [network.to(torch.float64) for network in networks], histories
         self.n_iter_ = max(len(history) for history in histories)
@@ -196,14 +205,14 @@ class MPEstimator(BaseEstimator, ABC):
         return self
 
     def _warn_of_outliers(self, x: Floats, y: NDArray[Any]) -> None:
-        """Warn of columns, or targets, that one value far out leaves no scale to the others."""
+        """Warn of columns, or targets, in which values stand apart from all others."""
         names = getattr(self, "feature_names_in_", range(x.shape[1]))
         found = [
-            (f"column {names[column]!r}", x[row, column], row) for column, row in checks.hidden_by_outliers(x).items()
+            (f"column {names[column]!r}", x[row, column], row) for column, row in values_apart(x, FAR_APART).items()
         ]
         if y.dtype.kind == "f":
             targets = y.reshape(len(y), -1)
-            found += [("y", targets[row, part], row) for part, row in checks.hidden_by_outliers(targets).items()]
+            found += [("y", targets[row, part], row) for part, row in values_apart(targets).items()]
         if found:
             name, value, row = found[0]
             more = f" (and {len(found) - 1} more columns)" if len(found) > 1 else ""
@@ -291,20 +300,26 @@ def _as_one(predictions: list[Any]) -> Any:
 
 
 @undisturbed()
-def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any]) -> tuple[float, float]:
+def loo_scores(
+    networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any], told: Floats | None = None
+) -> tuple[float, float]:
     """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
+
+    Networks were trained on the targets y, and are scored on `told`, if it is given.
 
     What a network says of a row without that row follows from its own belief, as in `trainer.influence`; the mixture of
     several is scored as that of predictions for new rows would be.
     """
-    if len(networks) == 1 and not networks[0].head.varies:  # whose history knows the same noise everywhere
+    if (
+        len(networks) == 1 and told is None and not networks[0].head.varies
+    ):  # whose history knows the same noise everywhere
         return histories[0].loo_nll[-1], histories[0].loo_error[-1]
     inputs = torch.as_tensor(x, dtype=networks[0].dtype)
     targets = networks[0].head.check_targets(y, networks[0].n_outputs)
     targets = targets.to(inputs) if targets.is_floating_point() else targets
     rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: SETTINGS.refresh_examples]
     found = _as_one([predict_left_out(network, inputs, targets, rows) for network in networks])
-    known = targets[rows]
+    known = (targets if told is None else torch.as_tensor(told).to(targets))[rows]
     if known.is_floating_point():
         error = math.sqrt(float((found.mean - known).square().mean()))
     else:

@@ -51,10 +51,16 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
 
     classes_: NDArray[Any]
 
-    def fit(self, X: Any, y: Any) -> MPClassifier:
-        """Learn from X (n, d) and labels y (n,); whatever was learned before is forgotten."""
+    def fit(self, X: Any, y: Any, groups: Any = None) -> MPClassifier:
+        """Learn from X (n, d) and labels y (n,); whatever was learned before is forgotten.
+
+        Args:
+            X, y: rows and labels.
+            groups: labels (n,) that say which rows belong together, e.g. measurements of one patient. Rows that are
+                equal belong together anyhow.
+        """
         x, y = self._check_data(X, y, is_first=True)
-        return self._learn(x, self._encode(y, unique_labels(y), is_first=True), is_first=True)
+        return self._learn(x, self._encode(y, unique_labels(y), is_first=True), is_first=True, groups=groups)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> MPClassifier:
         """Learn from further rows without forgetting the earlier ones.

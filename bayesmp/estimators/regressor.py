@@ -11,6 +11,7 @@ from sklearn.base import RegressorMixin
 
 from bayesmp import checks
 from bayesmp.data import Scaling
+from bayesmp.data.scaling import usual_range
 from bayesmp.estimators.base import Floats, Posed, as_array, has_dates
 from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Regression, RegressionPrediction
@@ -66,8 +67,14 @@ class MPRegressor(RegressorMixin, SavedEstimator):
     _y_scaling: Scaling
     _target_shape: tuple[int, ...]  # of one row of y: () or (targets,)
 
-    def fit(self, X: Any, y: Any) -> MPRegressor:
-        """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten."""
+    def fit(self, X: Any, y: Any, groups: Any = None) -> MPRegressor:
+        """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten.
+
+        Args:
+            X, y: rows and targets.
+            groups: labels (n,) that say which rows belong together, e.g. measurements of one patient. Rows that are
+                equal belong together anyhow.
+        """
         x, y = self._check_data(X, y, is_first=True)
         if bool((y == y[0]).all()):
             what = "there is one row only" if len(y) == 1 else f"all {len(y):,} targets are equal"
@@ -75,7 +82,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
                 f"{what}, so nothing can be learned about y but its size; standard deviations are guesses (1 % of it)",
                 stacklevel=2,
             )
-        self._learn(x, y, is_first=True)
+        self._learn(x, y, is_first=True, groups=groups)
         self._tell_unequal_noise()
         return self
 
@@ -146,14 +153,15 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return x, self._y_scaling.apply(y)
 
     def _pose(self, y: NDArray[Any]) -> Posed:
-        scaling = Scaling.fit(y)
-        targets = scaling.apply(y)
+        clipped = np.clip(y, *usual_range(y))
+        scaling = Scaling.fit(clipped)
+        targets = scaling.apply(clipped)
         is_constant = np.abs(targets.std(0) - 1.0) > 0.5  # of any other column the std is 1
         targets[:, is_constant] = 0.0
         size = np.where(scaling.mean == 0.0, 1.0, np.abs(scaling.mean))
         scaling = Scaling(scaling.mean, np.where(is_constant, size, scaling.std))
         head = Regression(CONSTANT_NOISE_VAR if is_constant.all() else "learn")
-        return Posed(head, targets, y.shape[1], scaling)
+        return Posed(head, targets, y.shape[1], scaling, told=None if (clipped == y).all() else scaling.apply(y))
 
     def _tell_unequal_noise(self) -> None:
         """Warn if residuals show that training, with one noise for all targets, fits some too closely."""
@@ -163,7 +171,8 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         if varies.sum() < 2 or len(y) < FEW_ROWS:
             return
         mean = self._predict_scaled(self._x_scaling.apply(x)).mean.numpy()
-        rms = np.sqrt(np.square(self._y_scaling.apply(y) - mean).mean(0))[varies]
+        targets = self._y_scaling.apply(np.clip(y, *usual_range(self._y)))
+        rms = np.sqrt(np.square(targets - mean).mean(0))[varies]
         if rms.max() > UNEQUAL * rms.min():
             warnings.warn(
                 f"the targets are noisy to different degrees (residuals of {rms.min():.2g} to {rms.max():.2g} of their "

@@ -1,0 +1,120 @@
+"""Which training rows belong together: copies of each other, and rows that the user names as one group.
+
+Rows of a group tell the same, so leave-one-out scores leave them out together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+
+def groups_of(x: Any, groups: Any = None) -> Tensor:
+    """The group of each row, (n,) int64, numbered from 0 in the order in which they first appear.
+
+    Rows with equal inputs are in one group, and so are rows with equal entries of `groups`; if a group has a copy of
+    another group's row, the two are one.
+
+    Args:
+        x: inputs (n, ...), finite numbers; -0.0 equals 0.0.
+        groups: one label or number per row, or None.
+    """
+    rows = _flat_rows(x)
+    copies = _numbered(rows)
+    if groups is None or len(rows) == 0:
+        return torch.from_numpy(_in_order(copies))
+    named = np.unique(_as_array(groups), return_inverse=True)[1].reshape(-1)
+    return torch.from_numpy(_in_order(_merged(copies, named)))
+
+
+def check_groups(groups: Any, n_rows: int) -> NDArray[np.int64] | None:
+    """Labels of groups, of any type, as one number per row; None for None; or an error.
+
+    Args:
+        groups: (n,) numbers or texts: a list, an array, a tensor, or a column of a data frame.
+        n_rows: n.
+    """
+    if groups is None:
+        return None
+    hint = "; groups says which rows belong together: one label per row, e.g. a column of patients' numbers"
+    if isinstance(groups, (str, bytes)) or not hasattr(groups, "__len__"):
+        raise TypeError(f"groups must be a list or an array of {n_rows:,} labels, got {groups!r}{hint}")
+    is_list = isinstance(groups, (list, tuple))  # NumPy would make texts of numbers and gaps between texts
+    labels = np.fromiter(groups, dtype=object) if is_list else _as_array(groups)
+    if labels.ndim != 1:
+        raise ValueError(f"groups must have shape ({n_rows},), got {labels.shape}{hint}")
+    if len(labels) != n_rows:
+        raise ValueError(f"groups must have one label per row of X: expected {n_rows:,}, got {len(labels):,}{hint}")
+    if labels.dtype.kind != "O":
+        missing = np.flatnonzero(labels != labels)  # NaN and NaT
+        numbers = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    else:
+        missing = np.flatnonzero([label is None or str(label) in ("nan", "NaT", "<NA>") for label in labels])
+        known: dict[Any, int] = {}
+        try:
+            numbers = np.array([known.setdefault(label, len(known)) for label in labels])
+        except TypeError as error:
+            raise TypeError(f"groups must hold numbers or texts: {error}{hint}") from error
+    if len(missing) > 0:
+        raise ValueError(
+            f"groups has a missing label in row {missing[0]} ({len(missing):,} in all); give each row a label, rows "
+            "that belong to no others one of their own"
+        )
+    return numbers.astype(np.int64)
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _flat_rows(x: Any) -> NDArray[Any]:
+    values = _as_array(x)
+    flat = values.reshape(len(values), int(np.prod(values.shape[1:])))
+    return flat + np.zeros((), flat.dtype)  # a copy in which -0.0 is 0.0, so that equal rows have equal bytes
+
+
+def _numbered(rows: NDArray[Any]) -> NDArray[np.int64]:
+    """A number per row, the same for equal rows.
+
+    Rows are sorted by a hash of 64 bits, which is much faster than to sort the rows themselves. That is done if
+    different rows have the same hash.
+    """
+    if rows.shape[1] == 0:
+        return np.zeros(len(rows), dtype=np.int64)
+    n_bytes = rows.dtype.itemsize * rows.shape[1]
+    as_bytes = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), n_bytes)
+    _, first, numbers = np.unique(_hashes(as_bytes), return_index=True, return_inverse=True)
+    if not np.array_equal(rows[first[numbers]], rows):
+        numbers = np.unique(as_bytes.view(np.dtype((np.void, n_bytes))), return_inverse=True)[1]
+    return numbers.reshape(-1).astype(np.int64)
+
+
+def _hashes(as_bytes: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """A hash per row of bytes: the sum of its words, each mixed and times a random odd number of its place."""
+    words = np.pad(as_bytes, ((0, 0), (0, -as_bytes.shape[1] % 8))).view(np.uint64)
+    factors = 2 * np.random.default_rng(0).integers(2**63, size=words.shape[1] + 1, dtype=np.uint64) + 1
+    words ^= words >> 32  # the low bits of many floats are zero, and products carry upwards only
+    words *= factors[-1]
+    words ^= words >> 29
+    return np.asarray(words @ factors[:-1])
+
+
+def _merged(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number per row, the same for rows that equal numbers in either array link: the parts of a graph whose nodes are
+    these numbers, and whose edges are the rows.
+    """
+    n_first, n_second = int(first.max()) + 1, int(second.max()) + 1
+    edges = coo_matrix((np.ones(len(first)), (first, n_first + second)), shape=(n_first + n_second,) * 2)
+    return connected_components(edges, directed=False)[1][first]
+
+
+def _in_order(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same groups, numbered in the order in which they first appear."""
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.int64)
