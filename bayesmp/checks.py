@@ -149,8 +149,9 @@ def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
 def tell_outlier(name: str, value: float, row: int) -> str:
     """That values stand apart (`data.scaling.values_apart`), in words."""
     return (
-        f"{name} has values so far from the others, e.g. {value:.3g} in row {row}, that training takes nearer ones for "
-        "them; correct them or remove such rows if they are wrong, or take logarithms or ranks if they are right"
+        f"{name} has values so far from the others, e.g. {value:.3g} in row {row}, that training and its scores take "
+        "nearer ones for them; correct them or remove such rows if they are wrong, or take logarithms or ranks if they "
+        "are right"
     )
 
 

@@ -67,14 +67,12 @@ class Posed:
         targets: as the head wants them.
         n_outputs: of the network.
         scaling: how they were standardised, if they were.
-        told: the targets as they came, where `targets` has nearer ones for those that stand apart; scores are of these.
     """
 
     head: Head
     targets: NDArray[Any]
     n_outputs: int
     scaling: Scaling | None = None
-    told: Floats | None = None
 
 
 class MPEstimator(BaseEstimator, ABC):
@@ -197,7 +195,7 @@ class MPEstimator(BaseEstimator, ABC):
         histories = self._run(networks, inputs, posed.targets, seeds)
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
-            scores = loo_scores(networks, histories, inputs, posed.targets, posed.told)
+            scores = loo_scores(networks, histories, inputs, posed.targets)
         self._seeds, self._x, self._y, self._x_scaling, self._y_scaling = seeds, x, y, x_scaling, posed.scaling
         self.networks_, self.histories_ = [network.to(torch.float64) for network in networks], histories
         self.n_iter_ = max(len(history) for history in histories)
@@ -300,26 +298,20 @@ def _as_one(predictions: list[Any]) -> Any:
 
 
 @undisturbed()
-def loo_scores(
-    networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any], told: Floats | None = None
-) -> tuple[float, float]:
+def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any]) -> tuple[float, float]:
     """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
-
-    Networks were trained on the targets y, and are scored on `told`, if it is given.
 
     What a network says of a row without that row follows from its own belief, as in `trainer.influence`; the mixture of
     several is scored as that of predictions for new rows would be.
     """
-    if (
-        len(networks) == 1 and told is None and not networks[0].head.varies
-    ):  # whose history knows the same noise everywhere
+    if len(networks) == 1 and not networks[0].head.varies:  # whose history knows the same noise everywhere
         return histories[0].loo_nll[-1], histories[0].loo_error[-1]
     inputs = torch.as_tensor(x, dtype=networks[0].dtype)
     targets = networks[0].head.check_targets(y, networks[0].n_outputs)
     targets = targets.to(inputs) if targets.is_floating_point() else targets
     rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: SETTINGS.refresh_examples]
     found = _as_one([predict_left_out(network, inputs, targets, rows) for network in networks])
-    known = (targets if told is None else torch.as_tensor(told).to(targets))[rows]
+    known = targets[rows]
     if known.is_floating_point():
         error = math.sqrt(float((found.mean - known).square().mean()))
     else:

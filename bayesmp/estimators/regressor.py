@@ -26,9 +26,12 @@ JUDGED_ROWS, FEW_ROWS = 1024, 30  # rows that residuals are taken from, at most;
 class MPRegressor(RegressorMixin, SavedEstimator):
     """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
 
-    Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. The
-    variance of the noise, its tails, and how it depends on the inputs are learned. Training takes several targets for
-    equally noisy, relative to the variance of each. Where they are not, which a warning tells,
+    Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. Inputs
+    far outside of their column are bent nearer (`bayesmp.data.TableScaling`), and the few targets that stand apart from
+    all others, of which an OutlierWarning tells, are learned and scored as the furthest of the others.
+
+    The variance of the noise, its tails, and how it depends on the inputs are learned. Training takes several targets
+    for equally noisy, relative to the variance of each. Where they are not, which a warning tells,
     MultiOutputRegressor(MPRegressor()) of scikit-learn has a network for each.
 
     Args:
@@ -161,7 +164,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         size = np.where(scaling.mean == 0.0, 1.0, np.abs(scaling.mean))
         scaling = Scaling(scaling.mean, np.where(is_constant, size, scaling.std))
         head = Regression(CONSTANT_NOISE_VAR if is_constant.all() else "learn")
-        return Posed(head, targets, y.shape[1], scaling, told=None if (clipped == y).all() else scaling.apply(y))
+        return Posed(head, targets, y.shape[1], scaling)
 
     def _tell_unequal_noise(self) -> None:
         """Warn if residuals show that training, with one noise for all targets, fits some too closely."""

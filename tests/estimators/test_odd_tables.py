@@ -336,8 +336,8 @@ def test_a_wild_target_does_not_ruin_the_fit():
     assert std.max() < 1.0
     assert 0.8 < ((low < clean[300:]) & (clean[300:] < high)).mean() <= 1.0
     plain = fitted(bmp.MPRegressor, np.delete(x[:300], 7, 0), np.delete(y, 7), hidden=(8,), epochs=40)
-    assert model.loo_error_ > 50.0 > 1.0 > plain.loo_error_  # scores are of the target as it came
-    assert model.loo_score_ < plain.loo_score_ - 0.05
+    assert model.loo_error_ == pytest.approx(plain.loo_error_, abs=0.2)  # the target counts as a nearer one
+    assert model.loo_score_ == pytest.approx(plain.loo_score_, abs=0.5)
 
 
 def test_a_mistyped_input_does_not_hide_the_others():
