@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-HIDDEN = 1e-3  # standard deviations within which values are next to equal
 LARGEST_SIZE = 20.0  # root mean square of a column beyond which it counts as not scaled
 
 
@@ -147,23 +146,12 @@ def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
     warnings.warn(message, stacklevel=stacklevel + 1)
 
 
-def hidden_by_outliers(values: NDArray[np.float64]) -> dict[int, int]:
-    """Columns of (n, d) in which nine tenths of the values, though they differ, are next to equal on the scale of the
-    standard deviation that few others give them; for each the row that lies furthest out.
-    """
-    scaled = values / np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)  # squares would overflow
-    low = np.quantile(scaled, 0.05, axis=0, method="higher")
-    high = np.quantile(scaled, 0.95, axis=0, method="lower")
-    is_hidden = (high > low) & (high - low < HIDDEN * scaled.std(0))
-    furthest = np.abs(scaled - np.median(scaled, axis=0)).argmax(0)
-    return {int(column): int(furthest[column]) for column in np.flatnonzero(is_hidden)}
-
-
 def tell_outlier(name: str, value: float, row: int) -> str:
-    """What `hidden_by_outliers` found, in words."""
+    """That values stand apart (`data.scaling.values_apart`), in words."""
     return (
-        f"{name} has values so far from the others that those look equal beside them, e.g. {value:.3g} in row {row}, "
-        "and nothing can be learned from their differences; remove such rows, or take logarithms or ranks"
+        f"{name} has values so far from the others, e.g. {value:.3g} in row {row}, that training and its scores take "
+        "nearer ones for them; correct them or remove such rows if they are wrong, or take logarithms or ranks if they "
+        "are right"
     )
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from bayesmp import checks, metrics, persistence
+from bayesmp.data.scaling import APART, FAR_APART, values_apart
 from bayesmp.estimators import MPClassifier, MPRegressor
 from bayesmp.estimators.base import Floats, OutlierWarning
 from bayesmp.heads import ClassPrediction, RegressionPrediction
@@ -271,12 +272,12 @@ def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tup
 
 
 def tell_outliers(encoder: TableEncoder, target: Target, frame: DataFrame, y: NDArray[Any]) -> list[str]:
-    """Sentences about columns in which a value far out leaves no scale to the others; rows are counted from 1."""
+    """Sentences about columns in which values stand apart from all others; rows are counted from 1."""
     x = encoder.transform(frame).x
-    parts = [(f"column {name!r}", x[:, k : k + 1]) for k, name in enumerate(encoder.features)]
+    parts = [(f"column {name!r}", x[:, k : k + 1], FAR_APART) for k, name in enumerate(encoder.features)]
     if target.task == "regression":
-        parts.append((f"the target {target.name!r}", y.astype(np.float64)[:, None]))
-    found = [(name, part, checks.hidden_by_outliers(part)) for name, part in parts]
+        parts.append((f"the target {target.name!r}", y.astype(np.float64)[:, None], APART))
+    found = [(name, part, values_apart(part, times)) for name, part, times in parts]
     return [checks.tell_outlier(name, part[rows[0], 0], rows[0] + 1) for name, part, rows in found if rows]
 
 

@@ -45,6 +45,7 @@ BESIDE = {
     "checks": set(),
     "data": set(),
     "examples": set(),
+    "groups": set(),
     "metrics": set(),
     "persistence": set(),
     "plots": {"metrics"},

@@ -23,8 +23,10 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.arithmetic import undisturbed
-from bayesmp.data import Scaling
+from bayesmp.data import Scaling, TableScaling
+from bayesmp.data.scaling import FAR_APART, values_apart
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
+from bayesmp.groups import check_groups, groups_of
 from bayesmp.heads import Head, mixture
 from bayesmp.history import History
 from bayesmp.influence import predict_left_out
@@ -43,7 +45,7 @@ Self = TypeVar("Self", bound="MPEstimator")
 
 
 class OutlierWarning(UserWarning):
-    """A value far out leaves no scale to the others."""
+    """A value stands apart from all others."""
 
 
 FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
@@ -88,7 +90,8 @@ class MPEstimator(BaseEstimator, ABC):
     _seeds: tuple[int, ...]  # of the networks
     _x: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
     _y: NDArray[Any] | None
-    _x_scaling: Scaling
+    _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
+    _x_scaling: TableScaling
     _y_scaling: Scaling | None
 
     def __init__(
@@ -149,8 +152,9 @@ class MPEstimator(BaseEstimator, ABC):
         x, targets = self._check_given(X, y)
         return diagnose(self.network_, self._x_scaling.apply(x), targets, face=ESTIMATOR)
 
-    def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool) -> Self:
+    def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool, groups: Any = None) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
+        named = check_groups(groups, len(x))
         n_networks = checks.check_positive_int(self.n_networks, "n_networks")
         starts: list[Tensor] | None = None
         if is_first:
@@ -169,9 +173,11 @@ class MPEstimator(BaseEstimator, ABC):
                     f"{n_networks}; call fit to start anew"
                 )
             x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
+            if self._groups is not None:  # further rows belong to no earlier ones, unless they are copies
+                named = np.concatenate([self._groups.numpy(), np.arange(len(self._groups), len(x))])
             starts = [network.marginal.mean.cpu() for network in self.networks_]
         self._warn_of_outliers(x, y)
-        x_scaling = Scaling.fit(x)
+        x_scaling = TableScaling.fit(x)
         posed = self._pose(y)
         hidden = self._usual_hidden(x.shape[1]) if isinstance(self.hidden, str) and self.hidden == AUTO else self.hidden
         networks = [
@@ -185,6 +191,7 @@ class MPEstimator(BaseEstimator, ABC):
                 )
             network.start = start
         inputs = x_scaling.apply(x)
+        self._groups = groups_of(inputs, named)
         histories = self._run(networks, inputs, posed.targets, seeds)
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
@@ -196,14 +203,14 @@ class MPEstimator(BaseEstimator, ABC):
         return self
 
     def _warn_of_outliers(self, x: Floats, y: NDArray[Any]) -> None:
-        """Warn of columns, or targets, that one value far out leaves no scale to the others."""
+        """Warn of columns, or targets, in which values stand apart from all others."""
         names = getattr(self, "feature_names_in_", range(x.shape[1]))
         found = [
-            (f"column {names[column]!r}", x[row, column], row) for column, row in checks.hidden_by_outliers(x).items()
+            (f"column {names[column]!r}", x[row, column], row) for column, row in values_apart(x, FAR_APART).items()
         ]
         if y.dtype.kind == "f":
             targets = y.reshape(len(y), -1)
-            found += [("y", targets[row, part], row) for part, row in checks.hidden_by_outliers(targets).items()]
+            found += [("y", targets[row, part], row) for part, row in values_apart(targets).items()]
         if found:
             name, value, row = found[0]
             more = f" (and {len(found) - 1} more columns)" if len(found) > 1 else ""

@@ -18,7 +18,8 @@ from bayesmp.heads import Argmax, ClassPrediction
 class MPClassifier(ClassifierMixin, SavedEstimator):
     """A Bayesian network for labels: probabilities of the classes, and how much of the doubt is ignorance.
 
-    Inputs are standardised inside by the training data. Labels may be of any type: numbers, texts, booleans.
+    Inputs are standardised inside by the training data; those far outside of their column are bent nearer
+    (`bayesmp.data.TableScaling`). Labels may be of any type: numbers, texts, booleans.
 
     Args:
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; "auto" is (50,); or all layers of the
@@ -51,10 +52,16 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
 
     classes_: NDArray[Any]
 
-    def fit(self, X: Any, y: Any) -> MPClassifier:
-        """Learn from X (n, d) and labels y (n,); whatever was learned before is forgotten."""
+    def fit(self, X: Any, y: Any, groups: Any = None) -> MPClassifier:
+        """Learn from X (n, d) and labels y (n,); whatever was learned before is forgotten.
+
+        Args:
+            X, y: rows and labels.
+            groups: labels (n,) that say which rows belong together, e.g. measurements of one patient. Rows that are
+                equal belong together anyhow.
+        """
         x, y = self._check_data(X, y, is_first=True)
-        return self._learn(x, self._encode(y, unique_labels(y), is_first=True), is_first=True)
+        return self._learn(x, self._encode(y, unique_labels(y), is_first=True), is_first=True, groups=groups)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> MPClassifier:
         """Learn from further rows without forgetting the earlier ones.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bayesmp import persistence
-from bayesmp.data import Scaling
+from bayesmp.data import Scaling, TableScaling
 from bayesmp.estimators.base import AUTO, MPEstimator
 from bayesmp.history import History
 from bayesmp.network_files import from_file
@@ -51,7 +51,7 @@ class SavedEstimator(MPEstimator):
         arrays = {f"rows.{name}": learned[name] for name in ROWS if data and learned[name] is not None}
         for name in SCALINGS:
             if (scaling := learned[name]) is not None:
-                arrays |= {f"scaling.{name}.mean": scaling.mean, f"scaling.{name}.std": scaling.std}
+                arrays |= {f"scaling.{name}.{part}": values for part, values in vars(scaling).items()}
         tensors = {name: torch.as_tensor(np.require(part, requirements=("C", "W"))) for name, part in arrays.items()}
         header = {**(extra or {}), "network": self.network_.description(), "estimator": described}
         tensors |= self.network_.state()
@@ -110,9 +110,9 @@ class SavedEstimator(MPEstimator):
         for name, (values, dtype) in found["arrays"].items():
             setattr(model, name, np.array(values, dtype=dtype))
         for name in SCALINGS:
-            is_there = f"scaling.{name}.mean" in arrays
-            moments = [arrays[f"scaling.{name}.{moment}"] for moment in ("mean", "std")] if is_there else []
-            setattr(model, name, Scaling(*moments) if is_there else None)
+            parts = {part.rsplit(".", 1)[1]: arrays[part] for part in arrays if part.startswith(f"scaling.{name}.")}
+            kind = TableScaling if "low_width" in parts else Scaling  # older files have a plain one of the inputs, too
+            setattr(model, name, kind(**parts) if parts else None)
         for name in ROWS:
             setattr(model, name, arrays.get(f"rows.{name}"))
         return model

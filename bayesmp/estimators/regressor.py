@@ -11,6 +11,7 @@ from sklearn.base import RegressorMixin
 
 from bayesmp import checks
 from bayesmp.data import Scaling
+from bayesmp.data.scaling import usual_range
 from bayesmp.estimators.base import Floats, Posed, as_array, has_dates
 from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Regression, RegressionPrediction
@@ -25,9 +26,12 @@ JUDGED_ROWS, FEW_ROWS = 1024, 30  # rows that residuals are taken from, at most;
 class MPRegressor(RegressorMixin, SavedEstimator):
     """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
 
-    Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. The
-    variance of the noise, its tails, and how it depends on the inputs are learned. Training takes several targets for
-    equally noisy, relative to the variance of each. Where they are not, which a warning tells,
+    Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. Inputs
+    far outside of their column are bent nearer (`bayesmp.data.TableScaling`), and the few targets that stand apart from
+    all others, of which an OutlierWarning tells, are learned and scored as the furthest of the others.
+
+    The variance of the noise, its tails, and how it depends on the inputs are learned. Training takes several targets
+    for equally noisy, relative to the variance of each. Where they are not, which a warning tells,
     MultiOutputRegressor(MPRegressor()) of scikit-learn has a network for each.
 
     Args:
@@ -66,8 +70,14 @@ class MPRegressor(RegressorMixin, SavedEstimator):
     _y_scaling: Scaling
     _target_shape: tuple[int, ...]  # of one row of y: () or (targets,)
 
-    def fit(self, X: Any, y: Any) -> MPRegressor:
-        """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten."""
+    def fit(self, X: Any, y: Any, groups: Any = None) -> MPRegressor:
+        """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten.
+
+        Args:
+            X, y: rows and targets.
+            groups: labels (n,) that say which rows belong together, e.g. measurements of one patient. Rows that are
+                equal belong together anyhow.
+        """
         x, y = self._check_data(X, y, is_first=True)
         if bool((y == y[0]).all()):
             what = "there is one row only" if len(y) == 1 else f"all {len(y):,} targets are equal"
@@ -75,7 +85,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
                 f"{what}, so nothing can be learned about y but its size; standard deviations are guesses (1 % of it)",
                 stacklevel=2,
             )
-        self._learn(x, y, is_first=True)
+        self._learn(x, y, is_first=True, groups=groups)
         self._tell_unequal_noise()
         return self
 
@@ -146,8 +156,9 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         return x, self._y_scaling.apply(y)
 
     def _pose(self, y: NDArray[Any]) -> Posed:
-        scaling = Scaling.fit(y)
-        targets = scaling.apply(y)
+        clipped = np.clip(y, *usual_range(y))
+        scaling = Scaling.fit(clipped)
+        targets = scaling.apply(clipped)
         is_constant = np.abs(targets.std(0) - 1.0) > 0.5  # of any other column the std is 1
         targets[:, is_constant] = 0.0
         size = np.where(scaling.mean == 0.0, 1.0, np.abs(scaling.mean))
@@ -163,7 +174,8 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         if varies.sum() < 2 or len(y) < FEW_ROWS:
             return
         mean = self._predict_scaled(self._x_scaling.apply(x)).mean.numpy()
-        rms = np.sqrt(np.square(self._y_scaling.apply(y) - mean).mean(0))[varies]
+        targets = self._y_scaling.apply(np.clip(y, *usual_range(self._y)))
+        rms = np.sqrt(np.square(targets - mean).mean(0))[varies]
         if rms.max() > UNEQUAL * rms.min():
             warnings.warn(
                 f"the targets are noisy to different degrees (residuals of {rms.min():.2g} to {rms.max():.2g} of their "

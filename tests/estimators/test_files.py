@@ -1,10 +1,14 @@
 """Estimators in files: what comes back, without pickle, and what is refused."""
 
+import pickle
+
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
 import bayesmp as bmp
+from bayesmp.data import Scaling, TableScaling
+from bayesmp.estimators.base import OutlierWarning
 from tests import helpers
 
 OPTIONS = {"hidden": (4,), "epochs": 3, "random_state": 7}
@@ -35,6 +39,33 @@ def test_a_regressor_comes_back_and_learns_on(path):
     np.testing.assert_array_equal(
         copy.partial_fit(x[30:], y[30:]).predict(x), model.partial_fit(x[30:], y[30:]).predict(x)
     )
+
+
+def test_bent_columns_come_back(path):
+    x, y = table()
+    x = x.copy()
+    x[:, 0] = np.arange(50) == 3
+    x[4, 1] = 1e4
+    with pytest.warns(OutlierWarning, match="column 1"):
+        model = bmp.MPRegressor(**OPTIONS).fit(x, y)
+    model.save(path)
+    found, copy = model._x_scaling, bmp.MPRegressor.load(path)._x_scaling
+    assert np.isfinite(found.high_width[1]) and isinstance(copy, TableScaling)
+    for name, values in vars(found).items():
+        np.testing.assert_array_equal(getattr(copy, name), values)
+    restored = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(restored.predict(x), model.predict(x))
+
+
+def test_a_file_of_an_earlier_version_scales_its_inputs_plainly(path):
+    """It has a mean and a std per column, and no bends."""
+    x, y = table()
+    model = bmp.MPRegressor(**OPTIONS).fit(x, y)
+    model._x_scaling = Scaling(model._x_scaling.centre, model._x_scaling.std)
+    model.save(path)
+    copy = bmp.MPRegressor.load(path)
+    assert isinstance(copy._x_scaling, Scaling)
+    np.testing.assert_array_equal(copy.predict(100.0 * x), model.predict(100.0 * x))
 
 
 LABELS = [["a", "bc"], [3, -7], [True, False], [0.0, 2.0], np.array(["a", "b"], dtype=object)]

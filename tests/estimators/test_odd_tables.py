@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp import checks
 from bayesmp.data import Scaling
+from bayesmp.data.scaling import FAR_APART, values_apart
+from bayesmp.estimators.base import OutlierWarning
 
 ESTIMATORS = [bmp.MPRegressor, bmp.MPClassifier]
 OPTIONS = {"hidden": (8,), "epochs": 30, "random_state": 0}
@@ -314,10 +315,109 @@ def test_columns_that_are_only_skewed_are_not_blamed():
     mark = (np.arange(n) == 3) * 1e6
     columns = [rng.standard_t(1.2, n), np.exp(3.0 * rng.normal(size=n)), mark, np.full(n, 7.0)]
     columns += [1e9 + rng.normal(size=n), 1e300 * rng.normal(size=n), 1e-300 * rng.normal(size=n)]
-    assert checks.hidden_by_outliers(np.stack(columns, 1)) == {}
+    assert values_apart(np.stack(columns, 1), FAR_APART) == {}
     spoilt = rng.normal(size=(12, 2))
     spoilt[5, 1] = -1e5
-    assert checks.hidden_by_outliers(spoilt) == {1: 5}
+    assert values_apart(spoilt, FAR_APART) == {1: 5}
+
+
+def test_a_wild_target_does_not_ruin_the_fit():
+    """One target at 1,000 standard deviations among 1,000 rows gave the others an R2 of -163, and nothing was said."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    clean = np.sin(x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=400)
+    y = clean[:300].copy()
+    y[7] = 1000.0
+    with pytest.warns(OutlierWarning, match=r"^y has values so far from the others, e\.g\. 1e\+03 in row 7"):
+        model = bmp.MPRegressor((8,), epochs=40, random_state=0).fit(x[:300], y)
+    mean, std = model.predict(x[300:], return_std=True)
+    low, high = model.predict_interval(x[300:], 0.9)
+    assert np.square(mean - clean[300:]).mean() < 0.1 * clean.var()
+    assert std.max() < 1.0
+    assert 0.8 < ((low < clean[300:]) & (clean[300:] < high)).mean() <= 1.0
+    plain = fitted(bmp.MPRegressor, np.delete(x[:300], 7, 0), np.delete(y, 7), hidden=(8,), epochs=40)
+    assert model.loo_error_ == pytest.approx(plain.loo_error_, abs=0.2)  # the target counts as a nearer one
+    assert model.loo_score_ == pytest.approx(plain.loo_score_, abs=0.5)
+
+
+def test_a_mistyped_input_does_not_hide_the_others():
+    """One cell times 1,000 left the other 4,999 rows no scale: R2 -5e5, or a LinAlgError."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    y = np.sin(x[:, 0]) + x[:, 1]
+    x[7, 0] = 1e6
+    with pytest.warns(OutlierWarning, match=r"^column 0 has values so far from the others, e\.g\. 1e\+06 in row 7"):
+        model = bmp.MPRegressor((8,), epochs=40, random_state=0).fit(x[:300], y[:300])
+    assert model.score(x[300:], y[300:]) > 0.95
+
+
+def test_a_rare_mark_is_learned_like_any_column():
+    """A single 1 among 7,000 rows was standardised to 84: R2 -14, or a LinAlgError, by seed."""
+    rng = np.random.default_rng(1)
+    n = 1500
+    x = np.column_stack([rng.normal(size=(n + 200, 3)), np.zeros(n + 200)])
+    x[7, 3] = 1.0
+    y = np.sin(x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=len(x))
+    y[7] += 3.0
+    model = fitted(bmp.MPRegressor, x[:n], y[:n], hidden=(8,))
+    assert model.score(x[n:], y[n:]) > 0.95
+
+
+@pytest.mark.parametrize("kind", ["normal", "mark", "wild"])
+def test_rows_far_out_still_look_far(kind):
+    """However inputs are bent, what is known of the function falls with the distance from the data."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2))
+    y = np.sin(x[:, 0]) + x[:, 1] + 0.1 * rng.normal(size=200)
+    if kind == "mark":
+        x[:, 1] = np.arange(200) == 3
+    if kind == "wild":
+        x[3, 1] = 1000.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutlierWarning)
+        model = bmp.MPRegressor((8,), epochs=30, random_state=0).fit(x, y)
+    inside, near, far = (
+        model.predict_epistemic(np.array([[0.1, 0.0], [0.1, side]])).max() for side in (0.5, 5.0, 20.0)
+    )
+    assert inside < near < far
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_copies_and_named_groups_are_known_together(cls):
+    x, y = table()
+    x[5] = x[11]
+    model = fitted(cls, x, y[cls], epochs=2)
+    assert model._groups.tolist() == [*range(11), 5, *range(11, 39)]
+    named = np.arange(40)
+    named[20], named[11] = 3, 7
+    groups = cls(**OPTIONS).set_params(epochs=2).fit(x, y[cls], groups=named)._groups
+    assert groups[20] == groups[3] and groups[11] == groups[5] == groups[7]
+    assert len(set(groups.tolist())) == 37
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_groups_stay_together_when_rows_come(cls):
+    x, y = table()
+    model = cls(**OPTIONS).set_params(epochs=2).fit(x[:30], y[cls][:30], groups=np.arange(30) // 2)
+    model.partial_fit(np.concatenate([x[30:39], x[:1]]), y[cls][[*range(30, 39), 0]])
+    assert model._groups.tolist() == [*(np.arange(30) // 2), *range(15, 24), 0]
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_groups_that_do_not_fit_are_refused(cls):
+    x, y = table()
+    gaps: list = ["a"] * 39 + [None]
+    for groups, error, told in (
+        (np.arange(39), ValueError, "one label per row of X: expected 40, got 39"),
+        (np.zeros((40, 1)), ValueError, r"groups must have shape \(40,\), got \(40, 1\)"),
+        ("patient", TypeError, "groups must be a list or an array of 40 labels, got 'patient'"),
+        (7, TypeError, "groups must be a list or an array of 40 labels, got 7"),
+        ([["a"]] * 40, TypeError, "groups must hold numbers or texts: .*unhashable"),
+        (gaps, ValueError, r"missing label in row 39 \(1 in all\); give each row a label"),
+        (np.where(np.arange(40) > 37, np.nan, 1.0), ValueError, r"missing label in row 38 \(2 in all\)"),
+    ):
+        with pytest.raises(error, match=told):
+            cls(**OPTIONS).fit(x, y[cls], groups=groups)
 
 
 @pytest.mark.parametrize(
