@@ -287,18 +287,29 @@ def test_a_change_that_fails_at_any_point_changes_nothing(kind, name, monkeypatc
     assert_goes_on_alike(trainer, twin)
 
 
-def test_an_interruption_changes_nothing_either(monkeypatch):
-    """At the very last step: the note in the history."""
-    trainer, twin = regression_run(), regression_run()
+X_LABELLED, Y_LABELLED = (part[40:] for part in blobs(52))
+CHANGED_LABELS = {
+    "add": lambda t: t.add(X_LABELLED, torch.zeros(12, dtype=torch.int64)),
+    "remove": lambda t: t.remove([0, 1]),
+    "replace": lambda t: t.replace([0, 1, 2], y=[2, 2, 2]),
+}
+
+
+@pytest.mark.parametrize(
+    "make, changes", [(regression_run, CHANGES), (classes_run, CHANGED_LABELS)], ids=["real", "labels"]
+)
+def test_an_interruption_changes_nothing_either(make, changes, monkeypatch):
+    """At the very last step, the note in the history: the head knows the shares of the classes of other data by then."""
+    trainer, twin = make(), make()
     before = state_of(trainer)
 
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    for act in CHANGES.values():
+    for name, act in changes.items():
         monkeypatch.setattr(type(trainer), "_note", interrupt)
         with pytest.raises(KeyboardInterrupt):
             act(trainer)
         monkeypatch.undo()
-        assert_same_state(state_of(trainer), before)
+        assert_same_state(state_of(trainer), before, name)
     assert_goes_on_alike(trainer, twin)
