@@ -299,7 +299,7 @@ CHANGED_LABELS = {
     "make, changes", [(regression_run, CHANGES), (classes_run, CHANGED_LABELS)], ids=["real", "labels"]
 )
 def test_an_interruption_changes_nothing_either(make, changes, monkeypatch):
-    """At the very last step, the note in the history: the head knows the shares of the classes of other data by then."""
+    """At the very last step, the note in the history, when the head knows the shares of the classes of other data."""
     trainer, twin = make(), make()
     before = state_of(trainer)
 
