@@ -9,7 +9,7 @@ from bayesmp.heads.base import Head
 from bayesmp.influence import influence_of
 from bayesmp.leave_one_out import take_out
 from bayesmp.settings import Settings
-from tests.helpers import blobs, linear_data, linear_posterior, mlp
+from tests.helpers import blobs, few_anchors, linear_data, linear_posterior, mlp, run_with_past
 
 NOISE_VAR, PRIOR_VAR = 0.09, 0.8
 
@@ -149,25 +149,12 @@ def test_influence_where_the_belief_is_not_exact():
     assert abs(score - trainer.history.loo_nll[-1]) < 0.1 * abs(score) + 0.05
 
 
-def days(n_old, n_new, *, monkeypatch, rank=60):
-    """A run on the data of today after yesterday's, with a belief of few anchors, which is not exact."""
-    for place in ("bayesmp.evidence.MAX_RANK", "bayesmp.belief.base.MAX_RANK"):
-        monkeypatch.setattr(place, rank)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(n_old + n_new, 4, generator=generator, dtype=torch.float64) * 2 - 1
-    y = torch.sin(3 * x[:, :1] * x[:, 1:2]) + 0.3 * torch.randn(len(x), 1, generator=generator, dtype=torch.float64)
-    network = mlp([4, 24, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64)
-    bmp.Trainer(network, x[:n_old], y[:n_old]).run(8)
-    trainer = bmp.Trainer(network.as_prior(), x[n_old:], y[n_old:])
-    trainer.run(8)
-    return trainer
-
-
 def test_the_past_holds_its_share_of_the_degrees_of_freedom(monkeypatch):
     """After `as_prior` the rows of today were said to hold what the past holds, too: leverages added up to 205 where
     the belief had 419 degrees of freedom, 229 of them the past's.
     """
-    trainer = days(150, 100, monkeypatch=monkeypatch)
+    few_anchors(monkeypatch)
+    trainer = run_with_past(150, 100, noise_var=NOISE_VAR)
     belief, past = trainer.network.belief, trainer.network.past
     assert not belief.is_exact
     left = belief.degrees_of_freedom - belief.leverage(past)
@@ -188,7 +175,8 @@ def _plain_leverage(trainer) -> float:
 
 def test_few_rows_beside_a_large_past_hold_something(monkeypatch):
     """What is left of two large numbers that are not known better than themselves may be nothing, or less."""
-    trainer = days(150, 3, monkeypatch=monkeypatch)
+    few_anchors(monkeypatch)
+    trainer = run_with_past(150, 3, noise_var=NOISE_VAR)
     belief = trainer.network.belief
     monkeypatch.setattr(type(belief), "leverage", lambda self, past: 1.5 * self.degrees_of_freedom)
     found = trainer.influence()
