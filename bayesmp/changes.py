@@ -166,7 +166,7 @@ def _check_examples(run: Run, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def _warn_if_far(run: Run, x: Tensor, y: Tensor) -> None:
-    """Warn of new examples far from those that the run has; from the functions above, for their callers' callers."""
+    """Warn of new examples far from those that the run has, where a Trainer was called."""
     checks.warn_if_far(x, run.x, "x", stacklevel=5)
     checks.warn_if_far(y, run.y, "y", stacklevel=5)
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 HIDDEN = 1e-3  # standard deviations within which values are next to equal
 LARGEST_SIZE = 20.0  # root mean square of a column beyond which it counts as not scaled
 FAR = 20.0  # standard deviations of a run's data, from their mean, beyond which new values are told of
+LOOKED_AT = 1024  # rows of the run, about, that tell what these are
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
@@ -164,7 +165,7 @@ def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> Non
     """Warn of new inputs or real targets far from all that a run has seen, and say what to do."""
     if not new.is_floating_point():
         return
-    std, mean = torch.std_mean(seen.flatten(1), 0, correction=0)
+    std, mean = torch.std_mean(seen[:: max(1, len(seen) // LOOKED_AT)].flatten(1), 0, correction=0)
     gap = (new.flatten(1) - mean) / std.clamp_min(1.0)  # of what hardly varied, as of columns of order one
     row, column = divmod(int(gap.abs().argmax()), gap.shape[1])
     distance = float(gap[row, column].abs())
