@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 LARGEST_SIZE = 20.0  # root mean square of a column beyond which it counts as not scaled
+FAR = 20.0  # standard deviations of a run's data, from their mean, beyond which new values are told of
+LOOKED_AT = 1024  # rows of the run, about, that tell what these are
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
@@ -36,6 +38,7 @@ def as_tensor(value: Any, name: str) -> Tensor:
         value = frame_values(value)
     try:
         array = np.asarray(value)
+        _check_bits(array, name)
         if array.dtype.kind in "USO" and name == "y":
             raise ValueError(
                 "class labels must be whole numbers from 0 on, got text or objects; "
@@ -45,11 +48,23 @@ def as_tensor(value: Any, name: str) -> Tensor:
             raise TypeError("it holds text or objects, not numbers")
         return torch.as_tensor(np.require(array, requirements=("C", "W")))  # copies what torch cannot share
     except (TypeError, ValueError) as error:
-        if str(error).startswith("class labels"):
+        if str(error).startswith(("class labels", f"{name} has whole numbers beyond")):
             raise
         raise ValueError(
             f"{name} must be a tensor or an array of numbers, got {type(value).__name__}: {error}"
         ) from error
+
+
+def _check_bits(array: NDArray[Any], name: str) -> None:
+    """Raise if there are whole numbers that int64 does not hold."""
+    most = np.iinfo(np.int64).max
+    if array.dtype == np.uint64:
+        large = [int(array.max())] if array.size > 0 and int(array.max()) > most else []
+    else:
+        is_whole = array.dtype == object
+        large = [value for value in array.flat if isinstance(value, int) and abs(value) > most] if is_whole else []
+    if large:
+        raise ValueError(f"{name} has whole numbers beyond 64 bits, e.g. {float(large[0]):.3g}; mend such rows")
 
 
 def check_collected(value: Any, name: str) -> None:
@@ -87,7 +102,9 @@ def _kind(dtype: Any) -> str:
 
 
 def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """x as a floating-point (b, *input_shape) tensor with b >= 1 that is finite in this dtype, or a ValueError."""
+    """x as a floating-point (b, *input_shape) tensor with b >= 1 whose numbers, and their squares, are finite in this
+    dtype; or a ValueError.
+    """
     x = as_tensor(x, "x").detach()
     expected = f"(n, {', '.join(map(str, input_shape))})"
     if x.is_complex():
@@ -100,11 +117,8 @@ def check_inputs(x: Any, input_shape: tuple[int, ...], dtype: torch.dtype) -> Te
         raise ValueError(f"x must have shape {expected} to fit the first layer, got {tuple(x.shape)}{hint}")
     if x.shape[0] == 0:
         raise ValueError(f"x must hold at least one example, got an empty tensor of shape {tuple(x.shape)}")
-    finite = x.to(dtype).isfinite().flatten(1).all(dim=1)
-    if not finite.all():
-        row = int((~finite).nonzero()[0])
-        remedy = "impute or drop such rows" if not x[row].isfinite().all() else f"too large for {dtype}: standardise x"
-        raise ValueError(f"x has NaN or infinite values, first in row {row}; {remedy}")
+    _check_finite(x, "x", "impute or drop such rows")
+    _check_size(x, "x", dtype, torch.finfo(dtype).max ** 0.5, "are too large to compute with: their squares overflow")
     return x
 
 
@@ -146,6 +160,24 @@ def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
     warnings.warn(message, stacklevel=stacklevel + 1)
 
 
+def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> None:
+    """Warn of new inputs or real targets far from all that a run has seen, and say what to do."""
+    if not new.is_floating_point():
+        return
+    std, mean = torch.std_mean(seen[:: max(1, len(seen) // LOOKED_AT)].flatten(1), 0, correction=0)
+    gap = (new.flatten(1) - mean) / std.clamp_min(1.0)  # of what hardly varied, as of columns of order one
+    row, column = divmod(int(gap.abs().argmax()), gap.shape[1])
+    distance = float(gap[row, column].abs())
+    if distance > FAR:
+        where = f"in column {column} of row {row}" if gap.shape[1] > 1 else f"in row {row}"
+        warnings.warn(
+            f"{name} is not scaled as the data of the run: {float(new.flatten(1)[row, column]):.3g} {where} lies "
+            f"{distance:.0f} standard deviations from their mean, and the fit may suffer; scale new data as the first "
+            "ones were, or mend such rows",
+            stacklevel=stacklevel + 1,
+        )
+
+
 def tell_outlier(name: str, value: float, row: int) -> str:
     """That values stand apart (`data.scaling.values_apart`), in words."""
     return (
@@ -162,6 +194,16 @@ def check_lengths(x: Tensor, y: Tensor) -> None:
         raise ValueError(f"y must have one target per row of x: expected {x.shape[0]} targets, got {got}")
 
 
+def check_examples(x: Tensor, y: Tensor, dtype: torch.dtype) -> None:
+    """Raise unless there is one target per example, and something can be learned from all numbers in this dtype: beside
+    one with more digits than it has, those of order one are nothing. Predictions bear more (`check_inputs`).
+    """
+    check_lengths(x, y)
+    for values, name in ((x, "x"), (y, "y")):
+        if values.is_floating_point():
+            _check_size(values, name, dtype, 1.0 / torch.finfo(dtype).eps, "leave no digits to those of order one")
+
+
 def check_real_targets(y: Any, n_outputs: int) -> Tensor:
     """y as a finite (b, n_outputs) tensor; (b,) is accepted for one output."""
     y = as_tensor(y, "y").detach()
@@ -173,11 +215,27 @@ def check_real_targets(y: Any, n_outputs: int) -> Tensor:
     if y.ndim != 2 or y.shape[1] != n_outputs:
         expected = "(n,) or (n, 1)" if n_outputs == 1 else f"(n, {n_outputs})"
         raise ValueError(f"y must have shape {expected} to fit the last layer, got {tuple(y.shape)}")
-    finite = y.isfinite().all(dim=1)
+    _check_finite(y, "y", "drop such rows")
+    return y
+
+
+def _check_finite(values: Tensor, name: str, remedy: str) -> None:
+    finite = values.isfinite().flatten(1).all(dim=1)
     if not finite.all():
         row = int((~finite).nonzero()[0])
-        raise ValueError(f"y has NaN or infinite values, first in row {row}; drop such rows")
-    return y
+        raise ValueError(f"{name} has NaN or infinite values, first in row {row}; {remedy}")
+
+
+def _check_size(values: Tensor, name: str, dtype: torch.dtype, largest: float, why: str) -> None:
+    """Raise if there are numbers beyond the largest, all of which are finite as they came, in this dtype."""
+    size = values.to(dtype).abs().flatten(1).amax(1)
+    if not bool((size <= largest).all()):
+        row = int((~(size <= largest)).nonzero()[0])
+        part = values[row].flatten()
+        raise ValueError(
+            f"{name} has numbers that {why} in {dtype}, which takes up to {largest:.2g}; first "
+            f"{float(part[part.abs().argmax()]):.3g} in row {row}; standardise {name}, or mend such rows"
+        )
 
 
 def check_labels(y: Any, n_classes: int) -> Tensor:
@@ -192,14 +250,14 @@ def check_labels(y: Any, n_classes: int) -> Tensor:
             f"class labels must be whole numbers 0 .. {n_classes - 1}, got {y.dtype} with other values; for real "
             "targets use the head Regression"
         )
-    y = y.long()
-    if len(y) > 0 and (int(y.min()) < 0 or int(y.max()) >= n_classes):
-        bad = int(((y < 0) | (y >= n_classes)).nonzero()[0])
+    is_bad = (y < 0) | (y >= n_classes)  # before they are made integers, which have no infinity
+    if bool(is_bad.any()):
+        bad = int(is_bad.nonzero()[0])
         raise ValueError(
             f"class labels must lie in 0 .. {n_classes - 1} (the last layer has {n_classes} outputs), "
-            f"got {int(y[bad])} in row {bad}; relabel, or widen the last layer"
+            f"got {y[bad].item():g} in row {bad}; relabel, or widen the last layer"
         )
-    return y
+    return y.long()
 
 
 def check_positive_int(value: Any, name: str) -> int:

@@ -15,7 +15,7 @@ from bayesmp.belief import Belief
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import P
-from bayesmp.leave_one_out import outputs_without, take_out
+from bayesmp.leave_one_out import leverage_share, outputs_without, take_out
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
@@ -34,8 +34,8 @@ class Influence:
         distance: how far the belief about all weights would move, squared, in its own units (Cook's distance); 0 for
             examples that were added or replaced and not visited since, which have said nothing yet.
         loo_nll: surprise, -log p(y | x, all other data) in nats.
-        leverage: how much of its own outputs an example holds; over all examples, the degrees of freedom of the belief;
-            0 for those that have said nothing yet.
+        leverage: how much of its own outputs an example holds; over all examples, the degrees of freedom of the belief,
+            less those that the past holds (`as_prior`); 0 for those that have said nothing yet.
     """
 
     ids: Tensor
@@ -103,9 +103,8 @@ def influence_of(
 
     Note:
         Labels are judged as at the end of a run (joint.py, each_left_out.py), with examples beside those asked for.
-        Else, where the belief is not exact, leverages add up to more than its degrees of freedom, and one factor for
-        all puts that right; variances without an example stay as those of predictions are (joint.py, which does the
-        same).
+        Else, where the belief is not exact, one factor for all makes leverages add up (`leverage_share`); variances
+        without an example stay as those of predictions are (joint.py, which does the same).
     """
     nlls, rest = [], []
     for left in _left_out(network, belief, x, y, rows, settings):
@@ -177,9 +176,9 @@ def _left_out(
         )
         return
     share, limit = _share(network, belief, x, y, settings), settings.max_leverage[0 if belief.is_exact else 1]
-    for inputs, targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
-        taken = take_out(head, mean, share * covariance, noise, targets, log_weights, limit=limit)
-        left = outputs_without(mean, taken, turning=turning_of(network, settings))
+    for inputs, targets, m_out, covariance, noise in _outputs(network, belief, x, y, rows):
+        taken = take_out(head, m_out.mean, share * covariance, noise, targets, log_weights, limit=limit)
+        left = outputs_without(m_out.mean, taken, turning=turning_of(network, settings))
         if not bool(noise.any()):
             left = Moments(left.mean, left.var / share)
         yield _LeftOut(inputs, targets, left, taken.distance, taken.leverage)
@@ -215,24 +214,17 @@ def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> Tenso
 
 
 def _share(network: Network, belief: Belief, x: Tensor, y: Tensor, settings: Settings) -> float:
-    """The factor that makes leverages add up to the degrees of freedom, from some of the data."""
-    if belief.is_exact:
-        return 1.0
+    """`leverage_share`, from some of the data."""
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[: settings.judged_examples]
-    leverage = 0.0
-    for _, targets, mean, covariance, _ in _outputs(network, belief, x, y, rows):
-        var = covariance.diagonal(dim1=1, dim2=2)
-        leverage += float(
-            (var * network.head.to_latent(Moments(mean, var), targets, network.head_log_weights).rho).sum()
-        )
-    return min(1.0, belief.degrees_of_freedom * len(rows) / (len(x) * max(leverage, 1e-30)))
+    seen = ((m_out, covariance, targets) for _, targets, m_out, covariance, _ in _outputs(network, belief, x, y, rows))
+    return leverage_share(network.head, belief, network.past, seen, network.head_log_weights, n_data=len(x))
 
 
 def _outputs(
     network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """Inputs, targets, means and covariances of the outputs, and what sweeps take for noise in them, in slices."""
+) -> Iterator[tuple[Tensor, Tensor, Moments, Tensor, Tensor]]:
+    """Inputs, targets, outputs as sweeps have them, their covariances, and what sweeps take for noise, in slices."""
     for part in rows.split(network.rows_at_once(network.n_outputs)):
         inputs = x[part.to(x.device)].to(network.device)
         m_out, gradients, noise = network.gradients_and_noise(inputs)
-        yield inputs, y[part.to(y.device)], m_out.mean, belief.covariance(gradients).to(m_out.mean), noise
+        yield inputs, y[part.to(y.device)], m_out, belief.covariance(gradients).to(m_out.mean), noise

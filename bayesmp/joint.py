@@ -18,7 +18,7 @@ from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
 from bayesmp.groups import first_of_copies, whole_groups
 from bayesmp.heads import Head, Regression
-from bayesmp.leave_one_out import leave_out
+from bayesmp.leave_one_out import leave_out, leverage_share
 from bayesmp.network import Network
 from bayesmp.schedules import ObjectiveSchedule
 from bayesmp.settings import SETTINGS, Settings
@@ -218,12 +218,10 @@ def _judge(
     """Leave-one-out outputs of the first `judged_examples`: of labels, at the end of a run or where they are few, by
     each_left_out.py, and else so:
 
-    Leverages of all examples, and that of the past, must add up to the degrees of freedom of the belief. Where it is
-    not exact they come to more, because what the span misses of an example is spread evenly although its own data lie
-    just there; one factor for all puts that right. It is about the hold of examples on their own outputs: the variance
-    at other inputs, for which they stand when left out, is the belief's own. Only where sweeps take activations for
-    noisy, as around convolutions, it stays scaled: pulls are weaker there, leave-one-out a little optimistic, and a
-    link that is judged at all of the variance too sharp (docs/lab-notes.md).
+    One factor for all (`leverage_share`) makes leverages add up. It is about the hold of examples on their own outputs:
+    the variance at other inputs, for which they stand when left out, is the belief's own. Only where sweeps take
+    activations for noisy, as around convolutions, it stays scaled: pulls are weaker there, leave-one-out a little
+    optimistic, and a link that is judged at all of the variance too sharp (docs/lab-notes.md).
     """
     network = examples.network
     x, y, weight = examples.x, examples.y, examples.weight
@@ -245,16 +243,15 @@ def _judge(
         n_judged += len(part.x)
         if n_judged >= settings.judged_examples:
             break
-    share, limit, turning = 1.0, settings.max_leverage[0], turning_of(network, settings)
-    if not evidence.basis.is_exact:
-        limit = settings.max_leverage[1]
-        leverage = sum(
-            float((covariance.diagonal(dim1=1, dim2=2) * head.to_latent(part.m_out, part.y, log_weights).rho).sum())
-            for part, covariance in parts
-        )
-        past = examples.network.past
-        held = leverage * n_data / n_judged + (0.0 if past is None else evidence.belief.leverage(past))
-        share = min(1.0, evidence.belief.degrees_of_freedom / max(held, 1e-30))
+    share = leverage_share(
+        head,
+        evidence.belief,
+        network.past,
+        ((part.m_out, covariance, part.y) for part, covariance in parts),
+        log_weights,
+        n_data=n_data,
+    )
+    limit, turning = settings.max_leverage[0 if evidence.basis.is_exact else 1], turning_of(network, settings)
     left, n_clipped, constant = [], 0, None
     for part, covariance in parts:
         outputs = part.m_out.mean, share * covariance, part.noise

@@ -27,18 +27,21 @@ with e - Q J d. That is the e of a `TakenOut` where d is known, and d is taken t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bayesmp.arithmetic import eigh
+from bayesmp.belief import Belief, Past
 from bayesmp.gaussian import Moments
 from bayesmp.heads.base import Head
 
 MAX_SHARE = 4.0  # of what a belief misses: more says that it knows nothing of these examples
 SHARE_BITS = 8  # of the share of what a belief misses; the leverage it comes from is not known better
 SHARE_STEPS, SAME_SHARE = 30, 1e-6  # of Newton, at most; a step that is none
+LEAST_LEFT = 0.5  # of what examples hold if the past is overrated as they are: a difference of large numbers may be 0
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,40 @@ def leave_out(
     """
     taken = take_out(head, mean, covariance, noise, y, log_weights, limit=limit)
     return outputs_without(mean, taken, turning=turning), taken.n_clipped
+
+
+def leverage_share(
+    head: Head,
+    belief: Belief,
+    past: Past | None,
+    examples: Iterable[tuple[Moments, Tensor, Tensor]],
+    log_weights: Tensor,
+    *,
+    n_data: int,
+) -> float:
+    """The factor on covariances of outputs that makes the leverages of all examples add up to the degrees of freedom of
+    the belief that are not the past's.
+
+    Where a belief is not exact they come to more, because what its span misses of an example is spread evenly although
+    its own data lie just there. For an exact one they add up by themselves, and the factor is 1.
+
+    Args:
+        examples: some of the examples that the belief was made of: outputs as sweeps have them (b, o), their
+            covariances (b, o, o), and targets.
+        past: what holds beside them.
+        log_weights: belief about the head's constant.
+        n_data: how many examples there are in all.
+    """
+    if belief.is_exact:
+        return 1.0
+    n, leverage = 0, 0.0
+    for m_out, covariance, y in examples:
+        rho = head.to_latent(m_out, y, log_weights).rho
+        leverage += float((covariance.diagonal(dim1=1, dim2=2) * rho).sum())
+        n += len(y)
+    held, freedom = max(leverage * n_data / n, 1e-30), belief.degrees_of_freedom
+    of_past = 0.0 if past is None else belief.leverage(past)
+    return min(1.0, max((freedom - of_past) / held, LEAST_LEFT * freedom / (held + of_past)))
 
 
 def outputs_without(mean: Tensor, taken: TakenOut, *, turning: float = 0.0) -> Moments:

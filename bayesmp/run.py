@@ -61,7 +61,7 @@ class Run:
         check = network.head.check_targets if is_new else network.head.check_more_targets
         y = check(y, network.n_outputs)
         self._flat_targets &= y.ndim == 2
-        checks.check_lengths(x, y)
+        checks.check_examples(x, y, network.dtype)
         if is_new:
             checks.warn_of_scale(x, y, stacklevel=4)
 
@@ -331,8 +331,8 @@ class Run:
         self, x: Tensor, y: Tensor, ids: Tensor, kept: list[Kept], members: list[Tensor], batch_ids: list[int]
     ) -> None:
         """Take these examples, and these rows of them as batches: those kept in this order, then new ones. Until
-        training has begun, no batch has said anything of its own yet, and all start anew. Nothing changes if there is
-        no room.
+        training has begun, no batch has said anything of its own yet, and all start anew. If it fails, changes.py puts
+        everything back.
         """
         rows, n_new = [batch.row for batch in kept], len(members) - len(kept)
         if n_new > 0 or len(rows) < len(self.sites):

@@ -221,7 +221,8 @@ class Sites:
     def rearrange(self, kept: Sequence[int], n_new: int, plan: StoragePlan) -> None:
         """Keep the sites of these rows, in this order, and put new ones behind them that say nothing.
 
-        Stored messages are not touched. A new one has precision 0 and the slope -shift, which is nothing but for
+        Stored messages are not touched, and those of the store as it was stay in it as long as someone holds that: a
+        file goes with the last who does. A new one has precision 0 and the slope -shift, which is nothing but for
         rounding; so taking a site out is exact, and putting one in leaves the posterior where it is.
         """
         old, n = self._complete(), len(kept) + n_new
@@ -232,8 +233,6 @@ class Sites:
         rows[1, len(kept) :] = 0.0
         self.head = torch.cat([self.head[list(kept)], self.head.new_zeros(n_new, self.head.shape[1])])
         self.plan = plan
-        if isinstance(self._holder, RowFile):
-            self._holder.close()
         self._rows, self._holder = rows, holder
         self._staging = self._make_staging()
         if self._staging is not None:

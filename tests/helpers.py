@@ -39,6 +39,24 @@ def blobs(n: int = 90, n_classes: int = 3, n_in: int = 2, *, spread: float = 1.0
     return torch.tensor(x), torch.tensor(y)
 
 
+def few_anchors(monkeypatch, rank: int = 60) -> None:
+    """Beliefs over so many anchors at most, so that even small networks have none that is exact."""
+    for place in ("bayesmp.evidence.MAX_RANK", "bayesmp.belief.base.MAX_RANK"):
+        monkeypatch.setattr(place, rank)
+
+
+def run_with_past(n_old: int, n_new: int, *, noise_var: float) -> bmp.Trainer:
+    """A trained run on the data of today, whose network's prior is what another run has learned from yesterday's."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n_old + n_new, 4, generator=generator, dtype=torch.float64) * 2 - 1
+    y = torch.sin(3 * x[:, :1] * x[:, 1:2]) + 0.3 * torch.randn(len(x), 1, generator=generator, dtype=torch.float64)
+    network = mlp([4, 24, 1], bmp.Regression(noise_var), dtype=torch.float64)
+    bmp.Trainer(network, x[:n_old], y[:n_old]).run(8)
+    trainer = bmp.Trainer(network.as_prior(), x[n_old:], y[n_old:])
+    trainer.run(8)
+    return trainer
+
+
 def linear_posterior(x: np.ndarray, y: np.ndarray, mean: np.ndarray, var: np.ndarray, noise_var: float):
     """Mean and covariance of w in y = x w + N(0, noise_var) under the prior N(mean, diag var)."""
     precision = np.diag(1.0 / var) + x.T @ x / noise_var

@@ -9,7 +9,7 @@ from bayesmp.heads.base import Head
 from bayesmp.influence import influence_of
 from bayesmp.leave_one_out import take_out
 from bayesmp.settings import Settings
-from tests.helpers import blobs, linear_data, linear_posterior, mlp
+from tests.helpers import blobs, few_anchors, linear_data, linear_posterior, mlp, run_with_past
 
 NOISE_VAR, PRIOR_VAR = 0.09, 0.8
 
@@ -147,6 +147,40 @@ def test_influence_where_the_belief_is_not_exact():
     torch.testing.assert_close(some.distance, found.distance[[5, 3]], rtol=1e-4, atol=0.0)
     score = float(found.loo_nll.mean())  # as in the history, whose belief is of fewer anchors
     assert abs(score - trainer.history.loo_nll[-1]) < 0.1 * abs(score) + 0.05
+
+
+def test_the_past_holds_its_share_of_the_degrees_of_freedom(monkeypatch):
+    """After `as_prior` the rows of today were said to hold what the past holds, too: leverages added up to 205 where
+    the belief had 419 degrees of freedom, 229 of them the past's.
+    """
+    few_anchors(monkeypatch)
+    trainer = run_with_past(150, 100, noise_var=NOISE_VAR)
+    belief, past = trainer.network.belief, trainer.network.past
+    assert not belief.is_exact
+    left = belief.degrees_of_freedom - belief.leverage(past)
+    assert belief.leverage(past) > 0.3 * belief.degrees_of_freedom
+    found = float(trainer.influence().leverage.sum())
+    assert found == pytest.approx(left, rel=1e-6)
+    some = trainer.influence([7, 3])  # one alone holds as much as among all
+    torch.testing.assert_close(some.leverage, trainer.influence().leverage[[7, 3]])
+    assert found < 0.97 * _plain_leverage(trainer), "else the factor is 1, and this test sees nothing"
+
+
+def _plain_leverage(trainer) -> float:
+    """What the rows of a run with Gaussian noise would hold if the belief were exact."""
+    network = trainer.network
+    covariance = network.belief.covariance(network.gradients(trainer.x)[1])
+    return float(covariance.sum()) / NOISE_VAR
+
+
+def test_few_rows_beside_a_large_past_hold_something(monkeypatch):
+    """What is left of two large numbers that are not known better than themselves may be nothing, or less."""
+    few_anchors(monkeypatch)
+    trainer = run_with_past(150, 3, noise_var=NOISE_VAR)
+    belief = trainer.network.belief
+    monkeypatch.setattr(type(belief), "leverage", lambda self, past: 1.5 * self.degrees_of_freedom)
+    found = trainer.influence()
+    assert bool((found.leverage > 0).all()) and bool(found.loo_nll.isfinite().all())
 
 
 def test_scores_of_single_examples_average_to_those_of_the_history():

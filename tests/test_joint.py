@@ -11,7 +11,7 @@ from bayesmp import joint
 from bayesmp.gaussian import Moments
 from bayesmp.joint import leave_out, refresh
 from bayesmp.settings import Settings
-from tests.helpers import blobs, linear_data, linear_posterior, mlp
+from tests.helpers import blobs, few_anchors, linear_data, linear_posterior, mlp, run_with_past
 
 torch.set_num_threads(1)
 
@@ -267,6 +267,50 @@ def test_leverages_add_up_to_the_degrees_of_freedom(monkeypatch):
     found = look(wide, x, y, max_rank=64, settings=Settings(judged_examples=100))
     n_judged = len(found.outputs)
     assert n_judged >= 100 and sum(seen) == pytest.approx(found.belief.degrees_of_freedom * n_judged / 1100, rel=1e-3)
+
+
+def test_what_is_left_out_is_as_uncertain_as_what_is_predicted(monkeypatch):
+    """The factor that makes leverages add up is about the hold of examples on their own outputs. The variance at other
+    inputs, for which they stand when left out, is the belief's own: it was made smaller with them, and no test saw it.
+    """
+    few_anchors(monkeypatch, 30)
+    trainer = run_with_past(150, 100, noise_var=NOISE_VAR)
+    network = trainer.network
+    found = look(network, trainer.x, trainer.y, max_rank=30)
+    own = found.belief.covariance(network.gradients(trainer.x)[1])[:, 0, 0]
+    left = found.belief.degrees_of_freedom - found.belief.leverage(network.past)
+    share = left / float(own.sum() / NOISE_VAR)
+    assert 0.5 < share < 0.9, "else there is nothing to see"
+    held = share * own / NOISE_VAR
+    is_whole = held < Settings().max_leverage[1]
+    assert int((~is_whole).sum()) == found.n_clipped < 10
+    expected = own / (1.0 - held) + Settings().turning * own
+    torch.testing.assert_close(found.judged[2].var[is_whole, 0], expected[is_whole], rtol=1e-6, atol=0.0)
+    surprise = trainer.influence().loo_nll  # of the same belief, by the same rule
+    assert float(surprise.mean()) == pytest.approx(found.scores["nll"], rel=1e-6)
+
+
+@pytest.mark.parametrize("assumed", [0.12, 2.5])
+def test_the_variance_of_labels_goes_half_of_the_way_in_one_refresh(assumed):
+    """To the geometric mean of what was assumed and what was told; from either side. All of the way it went to and
+    fro.
+    """
+    x, y = blobs(120, spread=1.5)
+    network = mlp([2, 6, 3], bmp.Argmax(), dtype=torch.float64)
+    bmp.fit(network, x, y, epochs=3)
+    head = network.head
+    head.know_targets(y, 3)
+    grid = head.grid[head.heard]
+    weights = network.head_log_weights.clone()
+    weights[head.heard] = torch.where((grid / assumed).log().abs() < 0.06, 0.0, -1e4)
+    network.head_log_weights = weights
+    start = float(head.in_training(weights))
+    found = look(network, x, y)
+    message = head.to_heard(found.judged[2], found.judged[1]) + head.prior_log_weights()[head.heard]
+    told = 1.0 / float(torch.softmax(message, 0) @ (1.0 / grid))
+    assert abs(math.log(told / start)) > 0.5, "else half of the way is all of it"
+    ended = float(head.in_training(head.prior_log_weights() + found.constant))
+    assert ended == pytest.approx(math.sqrt(start * told), rel=0.01)
 
 
 def test_clipped_examples_are_counted_in_a_refresh():

@@ -11,7 +11,7 @@ import bayesmp as bmp
 from bayesmp.belief import MAX_RANK, Spectrum
 from bayesmp.gaussian import Gaussian
 from bayesmp.joint import refresh
-from tests.helpers import blobs, linear_data, linear_posterior, mlp, snapshot
+from tests.helpers import blobs, few_anchors, linear_data, linear_posterior, mlp, run_with_past, snapshot
 
 torch.set_num_threads(1)
 
@@ -226,6 +226,29 @@ def test_anchors_are_shared_with_the_past(monkeypatch):
     assert (today.predict(x).label == y).float().mean() > 0.85
     held = today.belief.degrees_of_freedom
     assert today.belief.leverage(today.past) < held < today.n_weights
+
+
+def test_what_the_past_says_outside_the_span_counts(monkeypatch):
+    """Where anchors are few, most of what the past says lies outside their span. Without it the belief had 116 degrees
+    of freedom for 30, and half the variance at yesterday's rows, and no test saw it.
+    """
+    few_anchors(monkeypatch)
+    trainer = run_with_past(150, 100, noise_var=NOISE_VAR)
+    today, x = trainer.network, trainer.x
+    old = today.past.points.x
+    assert not today.belief.is_exact
+
+    def rows(inputs):
+        return torch.cat([part.flat() for part in today.gradients(inputs)[1]], 2)[0]
+
+    prior = torch.cat([1.0 / var.flatten() for var in today.layout.prior_vars])
+    kept = torch.cat([anchor.formed().double() for anchor in today.past.anchors], 1)
+    said = kept.T @ today.past.weights @ kept + rows(x).T @ rows(x) / NOISE_VAR
+    covariance = torch.linalg.inv(torch.diag(prior) + said)
+    expected = (rows(old) @ covariance * rows(old)).sum(1)
+    found = today.belief.covariance(today.gradients(old)[1])[:, 0, 0]
+    assert 0.85 < float((found / expected).mean()) < 1.2
+    assert today.belief.degrees_of_freedom == pytest.approx(float((covariance * said).sum()), rel=0.15)
 
 
 def test_learned_noise_is_a_prior_too():

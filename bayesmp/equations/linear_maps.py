@@ -182,3 +182,14 @@ def _gram(rows: Tensor, out: Tensor) -> None:
 
 
 LinearMap = DenseMap | ConvMap
+
+
+def unit_axis(linear_map: LinearMap, z: Tensor) -> int:
+    """The axis of the sums z on which a map has its units, counted from the last, -1: the one along which it spreads
+    numbers per unit.
+    """
+    shape = linear_map.spread(z.new_empty(2)).shape
+    assert shape.numel() == 2 and len(shape) < z.ndim, (
+        f"two units spread to {tuple(shape)}, which leaves no axis of examples in sums {tuple(z.shape)}"
+    )
+    return shape.index(2) - len(shape)

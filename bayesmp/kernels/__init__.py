@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.equations import activation, likelihood, linear, reach, tilted, weighted_sum
-from bayesmp.equations.linear_maps import ConvMap, LinearMap
+from bayesmp.equations.linear_maps import ConvMap, DenseMap, LinearMap, unit_axis
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.kernels import build, chain, compiled, convs, fused, metric, pools, rows, sites, sums
@@ -91,7 +91,14 @@ def residual_sums(
 ) -> tuple[linear.Residual, linear.UnitSums]:
     """`residual` and what the units' own sums over batch and positions are."""
     tensors = (m_back.rho, m_back.tau, m_z.mean, m_z.var, m_z.input_var)
-    if found := _on_cpu(lambda: sums.residual_sums(bias_var, m_z, m_back), *tensors):
+    axis = unit_axis(linear_map, m_back.rho)
+    shape = m_back.rho.shape
+    assert all(part.shape == shape for part in tensors), (
+        f"parts of a sum differ in shape: {[tuple(part.shape) for part in tensors]}"
+    )
+    n_units = None if bias_var is None else bias_var.shape[0]
+    assert n_units in (None, shape[axis]), f"{n_units} units, but {shape[axis]} on axis {axis} of sums {tuple(shape)}"
+    if found := _on_cpu(lambda: sums.residual_sums(bias_var, m_z, m_back, axis=axis), *tensors):
         return found
     back = residual(m_z, m_back)
     return back, linear.unit_sums(linear_map, bias_var, m_z, m_back, back.to_weight)
@@ -109,7 +116,7 @@ def exact_back(
     `unit_sums`.
     """
     mean, var = (m_in.mean, m_in.var) if isinstance(m_in, Moments) else (m_in, m_in)
-    if mean.ndim == 2:
+    if type(linear_map) is DenseMap:
         tensors = (m_back.rho, m_back.tau, mean, var, weight.mean, weight.var, m_z.mean, m_z.var)
         if found := _on_cpu(lambda: rows.exact_back(m_in, weight, bias_var, m_z, m_back), *tensors):
             return found

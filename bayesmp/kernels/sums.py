@@ -14,12 +14,14 @@ from bayesmp.kernels import compiled
 from bayesmp.kernels.compiled import entry_of, is_one_number, pointers, share_out
 
 
-def residual_sums(bias_var: Tensor | None, m_z: SumMoments, m_back: Gaussian) -> tuple[Residual, UnitSums]:
-    """equations.linear.residual and unit_sums for arrays of units (b, o) or (b, o, h, w)."""
-    rho, n = m_back.rho, m_back.rho.shape[1]
+def residual_sums(
+    bias_var: Tensor | None, m_z: SumMoments, m_back: Gaussian, *, axis: int
+) -> tuple[Residual, UnitSums]:
+    """equations.linear.residual and unit_sums for sums z of any shape, with the units on this axis."""
+    rho, n = m_back.rho, m_back.rho.shape[axis]
     is_constant = is_one_number(m_z.input_var)
     parts = [m_z.mean, m_z.var, m_z.input_var, m_back.tau, rho]
-    parts = [part if k == 2 and is_constant else _units_last(part) for k, part in enumerate(parts)]
+    parts = [part if k == 2 and is_constant else _units_last(part, axis) for k, part in enumerate(parts)]
     parts.append(rho.new_zeros(n) if bias_var is None else bias_var.contiguous())
     answers = [torch.empty_like(parts[0]) for _ in range(3)]
     arrays = pointers(parts), pointers(answers)
@@ -58,6 +60,6 @@ def count_rejected(message: Gaussian) -> Tensor:
     return torch.tensor(entry_of("count_below")(rho.numel(), rho.data_ptr(), MIN_RHO))
 
 
-def _units_last(z: Tensor) -> Tensor:
+def _units_last(z: Tensor, axis: int) -> Tensor:
     """With all units of a position side by side in memory; a copy where it is not."""
-    return z.contiguous(memory_format=torch.channels_last) if z.ndim == 4 else z.contiguous()
+    return z.movedim(axis, -1).contiguous().movedim(-1, axis)

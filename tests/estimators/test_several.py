@@ -13,6 +13,8 @@ import bayesmp as bmp
 from bayesmp import many, persistence
 from bayesmp.data import Scaling
 from bayesmp.influence import predict_left_out
+from bayesmp.joint import refresh
+from bayesmp.settings import SETTINGS
 from tests import helpers
 
 OPTIONS = {"hidden": (4,), "epochs": 6, "batch_size": 20}
@@ -135,6 +137,31 @@ def test_leave_one_out_of_several_targets_is_the_mean_over_them():
     expected = float((torch.logsumexp(torch.stack(parts), 0) - np.log(2)).mean()) - np.log(y.std(0)).mean()
     assert model.loo_score_ == pytest.approx(expected, abs=1e-4)
     assert targets.shape == (60, 2) and 0.0 < model.loo_error_ < 1.0
+
+
+def test_the_rows_judged_are_those_that_training_was_judged_by(monkeypatch):
+    """Of more than 1,024 rows the score is that of a part, and it is to be the part that the history is about. Up to
+    1,024 any seed gives all of them, and no test had more.
+    """
+    x = np.random.default_rng(0).normal(size=(1100, 2))
+    seen, asked = [], []
+
+    def spy_refresh(*arguments, **options):
+        found = refresh(*arguments, **options)
+        if not options["is_last"]:
+            seen.append(found.judged[0])
+        return found
+
+    def spy_left_out(network, inputs, targets, rows):
+        asked.append(inputs[rows])
+        return predict_left_out(network, inputs, targets, rows)
+
+    monkeypatch.setattr("bayesmp.run.refresh", spy_refresh)
+    monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)
+    bmp.MPRegressor(hidden=(2,), epochs=1, random_state=0).fit(x, x[:, 0])
+    assert [len(part) for part in (*seen, *asked)] == [SETTINGS.refresh_examples] * 2
+    rows, judged = ({tuple(row) for row in part.tolist()} for part in (seen[0], asked[0]))
+    assert rows == judged and len(rows) == 1024
 
 
 def test_leave_one_out_error_is_that_of_leaving_one_out():

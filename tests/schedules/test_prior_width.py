@@ -63,6 +63,19 @@ def test_targets_that_the_prior_does_not_expect_widen_it_and_are_told_better():
     assert "times those it began with" in repr(chosen.network)
 
 
+def test_no_width_is_learned_while_noise_is_held_back():
+    """Noise that may not be heard yet is fitted, and so much fitting asks for a wide prior, which stays: on a table
+    whose noise was held low for long NLL went from .903 to .931. So the width waits for the noise, and the noise for
+    233 visits; 50 visits alone are not enough.
+    """
+    trainer = widened(epochs=40)
+    assert SETTINGS.width_visits < trainer.schedule.n_visits == 120
+    assert trainer.schedule.held_back() is not None
+    assert trainer.network.prior_width == 1.0
+    trainer.run(60, progress=False)  # the same run, when it may hear all of its noise
+    assert trainer.schedule.held_back() is None and trainer.network.prior_width > 1.5
+
+
 def test_targets_that_it_expects_leave_it_about_as_it_is():
     x, y = steep(scale=1.0)
     network = mlp((3, 20, 1), bmp.Regression("learn"))
