@@ -11,7 +11,7 @@ class Settings:
 
     Attributes:
         tightness: training starts with weights held at their starting means to this share of their spread.
-        memory: visits that the metric's running averages cover, at least and at most; between them, an epoch.
+        least_memory: visits that the metric's running averages cover at least; else they cover an epoch.
         max_reach: no layer's outputs may move further than this in a visit, in units of their spread over the batch.
         stretch: steps may be this many times as long as the metric says, but a visit not more than this share of a
             Newton step for all data.
@@ -19,7 +19,8 @@ class Settings:
         visit_products: products per weight, position and example in one visit.
         moment_rows: inputs or patches of a batch from which the metric's input moments are estimated.
         known_rows: inputs or patches of all data from which those of the first weights, which never change, are.
-        heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full.
+        heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full,
+        heard_gap: but at least to one of so many.
         share_memory: visits over which shares of sums follow those of a renewed metric.
         linear_share: share of the weights' variance that sweeps of the linear regime see.
         max_ridge: largest share of its inputs' variance that a layer may hear of.
@@ -74,7 +75,7 @@ class Settings:
     """
 
     tightness: float = 0.1
-    memory: tuple[int, int] = (5, 100)
+    least_memory: int = 5
     max_reach: float = 0.3
     stretch: tuple[float, float] = (4.0, 0.0625)
     eigh_cost: int = 40
@@ -82,6 +83,7 @@ class Settings:
     moment_rows: int = 4096
     known_rows: int = 16_384
     heard_visits: int = 25
+    heard_gap: int = 4
     share_memory: int = 25
     linear_share: float = 0.3
     max_ridge: float = 2.0

@@ -216,9 +216,10 @@ class ParallelSchedule(Schedule):
         sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
 
     def _memory(self) -> int:
-        """Visits that the metric's running averages cover."""
-        lowest, highest = self.settings.memory
-        return min(highest, max(lowest, len(self.sites)))
+        """Visits that the metric's running averages cover: an epoch, because what H says of a direction must hold until
+        all batches that speak about it have been visited.
+        """
+        return max(self.settings.least_memory, len(self.sites))
 
     # --- a visit -----------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,7 @@ class ParallelSchedule(Schedule):
     def before_visit(self) -> None:
         """Host-side bookkeeping: the weight of the running averages, and how much noise training may see."""
         self.n_visits += 1
-        gap = max(1, self.memory // self.settings.heard_visits)
+        gap = min(max(1, self.memory // self.settings.heard_visits), self.settings.heard_gap)
         is_full = self.n_visits > self.memory
         self.listens = not is_full or self.n_visits % gap == 0
         self.share.fill_(1.0 / min(self.n_visits, self.memory // min(gap, 2) if is_full else self.memory))
