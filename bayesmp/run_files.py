@@ -61,7 +61,8 @@ def take(run: Run, file: persistence.SavedFile) -> None:
         raise ValueError(f"{file.path!r} does not fit: its batches are not those of {len(rows)} examples")
     _take_batches(run, list(rows.split(saved["batch_sizes"])), file)
     for name, target in run._state().items():
-        file.fill(target, name)
+        if name != "sites.offset" or name in file.names():  # 0 in files from before there was one
+            file.fill(target, name)
     run.sites.recount()
     run.schedule.resume(saved["counters"])
     run.history = History.from_json(saved["history"], saved["stopped"], saved.get("changes", []))

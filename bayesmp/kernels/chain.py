@@ -43,7 +43,7 @@ class Visit(ctypes.Structure):
         *((name, _REAL) for name in ("metric_share", "factor", "stretch", "max_reach")),
         ("product", _POINTER),
         ("layers", ctypes.POINTER(Dense)),
-        *((name, _POINTER) for name in ("x", "tau", "rho", "slope", "own_rho", "origin", "shift")),
+        *((name, _POINTER) for name in ("x", "tau", "rho", "slope", "own_rho", "origin", "shift", "offset")),
         *((name, _POINTER) for name in ("prior_rho", "signs", "head_tau", "head_rho")),
         *((name, _POINTER) for name in ("outputs", "room", "answers")),
     ]

@@ -122,6 +122,7 @@ class DenseChain:
             own_rho=address(site[1]),
             origin=address(sites.origin),
             shift=address(sites.shift),
+            offset=address(sites.offset),
             prior_rho=address(network.prior.rho),
             signs=address(schedule.signs),
             outputs=address(outputs),

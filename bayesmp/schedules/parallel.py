@@ -4,15 +4,17 @@ A visit to batch b computes its messages to all weights at the current marginal 
 which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose difference to the remembered slope, the
 *innovation*, moves the mean. The posterior stays prior x sites throughout:
 
-1. innovation  j = g_b - (slope_b + shift)
+1. innovation  j = g_b - (slope_b + shift + rho_b offset)
 2. direction   d = H^{-1} j, with H the metric, the Kronecker-factored curvature of all data (network_metric.py)
 3. step        alpha in (0, 4] from the curvature measured along d (step.py)
-4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - H_0 alpha d) / n;  rho_b <- fresh
+4. m <- m + alpha d;  rho_b <- fresh;  slope_b <- g_b - (shift + rho_b offset);  then for all batches, as they share in
+   the posterior's precision rho, t = (H_0 alpha d - j) / rho;  offset <- offset + t;  shift <- shift + t rho_0 / n
 
-Line 4 keeps the balance sum_b (slope_b + shift) = H_0 (m - m_prior), which says that m is the posterior mean. H_0 is
-the prior's precision, with the curvature of the past (belief/past.py) where there is one, whose pull is so exact at
-every visit. It rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages
-themselves.
+Line 4 keeps the balance sum_b (slope_b + shift + rho_b offset) = H_0 (m - m_prior), which says that m is the posterior
+mean. H_0 is the prior's precision, rho_0 its diagonal, with the curvature of the past (belief/past.py) where there is
+one, whose pull is so exact at every visit. A move changes the slopes of those batches that know something of its
+direction; shared out equally, what one batch says of a rare category would be amplified by every other visit. It rests
+where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages themselves.
 Only shares of sums (metric.py), where they are counted, make the messages themselves follow H a little.
 
 All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph
@@ -193,15 +195,15 @@ class ParallelSchedule(Schedule):
             step = self._measure_step_of_all(x, y, direction, torch.dot(change.to(direction), direction))
             moved = torch.addcmul(sites.origin, direction, step)
             left = change - network.prior_pull(moved - sites.origin).double()
-            sites.shift.sub_(left / len(sites))
             sites.origin.copy_(moved)
+            sites.share_out(-left, sites.posterior(network.prior_at(sites.origin)).rho, network.own_rho)
         network.marginal.rho.copy_(sites.posterior(network.prior_at(sites.origin)).rho)
         network.marginal.tau.copy_(network.marginal.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
 
     def refresh(self) -> None:
         """Recompute precisions from the sites, see the past from the current means, and put what that and rounding did
-        to the balance of slopes into the shift, for the coming visits to hear.
+        to the balance of slopes into those of all sites, for the coming visits to hear.
         """
         network, sites = self.network, self.sites
         exact = sites.posterior(network.prior_at(sites.origin))
@@ -213,7 +215,7 @@ class ParallelSchedule(Schedule):
         if network.past is not None:
             network.renew_past()
             exact = sites.posterior(network.prior_at(sites.origin))
-        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
+        sites.share_out(exact.rho * sites.origin - exact.tau, exact.rho, network.own_rho)
 
     def _memory(self) -> int:
         """Visits that the metric's running averages cover: an epoch, because what H says of a direction must hold until
