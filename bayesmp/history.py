@@ -32,6 +32,8 @@ class EpochRecord:
         loo: where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of
             examples with a leverage that was cut; "moved", how far means went since the refresh before (root mean
             square, posterior std).
+        is_taken_back: the epoch had diverged, or was worse than an earlier one: the run went back to the state that it
+            had kept.
     """
 
     epoch: int
@@ -42,6 +44,7 @@ class EpochRecord:
     metrics: dict[str, float]
     seconds: float
     loo: dict[str, float] = field(default_factory=dict)
+    is_taken_back: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,10 @@ class Settings:
         bend_share: of its variance that these draws have.
         bend_rows: outputs of training examples whose slopes these are, at most.
         bend_weights: of a network in which this is done, at most.
-        calm_epochs: so many epochs before its limit, at most, a run may end, with one not worse than their median.
-        calm_refreshes: to the best of so many last refreshes a run goes back that ends in a jump (calm.py).
-        calm_loss: nats by which its end must be worse than that, left out and in training.
-        calm_visits: visits before which there is nothing to go back to.
-        calm_numbers: of a run's state that is kept for it, at most.
+        worse_end: nats by which the end of a run must be worse than its best state, left out and in training, for it to
+            go back to that (best_state.py).
+        trusted_visits: visits before which leave-one-out scores do not tell which state is the best.
+        kept_numbers: of a run's state that is kept to go back to, at most.
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
             network would be another one; for noise and scores of regressions with hidden layers, and for labels behind
             shared weights.
@@ -118,11 +117,9 @@ class Settings:
     bend_share: float = 0.1
     bend_rows: int = 256
     bend_weights: int = 1536
-    calm_epochs: int = 20
-    calm_refreshes: int = 4
-    calm_loss: float = 0.25
-    calm_visits: int = 500
-    calm_numbers: int = 20_000_000
+    worse_end: float = 0.25
+    trusted_visits: int = 500
+    kept_numbers: int = 20_000_000
     turning: float = 0.4
     width_counts: float = 20.0
     width_range: tuple[float, float] = (1 / 64, 64.0)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.arithmetic import undisturbed
+from bayesmp.constant_guess import WHAT_TO_DO, WORSE
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
 from bayesmp.heads import Head, mixture
@@ -212,8 +213,17 @@ class MPEstimator(BaseEstimator, ABC):
     def _run(self, networks: list[Network], x: Floats, targets: NDArray[Any], seeds: tuple[int, ...]) -> list[History]:
         checks.check_epochs(self.epochs, least=1)
         with warnings.catch_warnings():  # said below, for estimators
-            warnings.filterwarnings("ignore", message=rf"(network \d+: )?training was {NOT_AT_REST}")
+            warnings.filterwarnings("ignore", message=rf"(network \d+: )?training (was {NOT_AT_REST}|ended {WORSE})")
             histories = self._train(networks, x, targets, seeds)
+        failed = [history for history in histories if WORSE in history.stopped]
+        if failed:
+            one_of = "" if len(networks) == 1 else f", {len(failed)} of its {len(networks)} networks,"
+            warnings.warn(
+                f"{type(self).__name__}{one_of} ended {WORSE}, with a leave-one-out NLL of "
+                f"{failed[0].loo_nll[-1]:.3g}. {WHAT_TO_DO}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         restless = [history for history in histories if history.stopped.startswith(NOT_AT_REST)]
         if restless:
             one_of = "" if len(networks) == 1 else f", {len(restless)} of its {len(networks)} networks,"

@@ -20,7 +20,7 @@ struct Dense {
 // rejected messages.
 struct Visit {
   int64_t n_layers, n, n_weights, is_linear, listens, n_sites, moment_rows, n_data;
-  double metric_share, factor, stretch, max_reach;
+  double metric_share, factor, stretch, max_reach, step_length;
   Product product;
   Dense* layers;
   const float* x;
@@ -357,7 +357,7 @@ extern "C" void run_chain_back(const Visit* visit) {
                 v.own_rho, v.rho, work.innovation);
   if (v.listens) hear(v, work, output_curvature);
   for (int64_t l = 0; l < v.n_layers; ++l) solve(v, work, v.layers[l]);
-  const float step = (float)step_along(v, work, output_curvature);
+  const float step = (float)(v.step_length * step_along(v, work, output_curvature));
   const float* moving[5] = {work.direction, work.innovation, v.prior_rho, v.rho, &step};
   const float change = run_move_means(v.n_weights, 1.0 / (double)v.n_sites, moving, v.origin, v.tau, v.shift, v.offset);
   v.answers[0] = step, v.answers[1] = __builtin_sqrt((double)change), v.answers[2] = (double)n_rejected;

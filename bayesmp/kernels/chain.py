@@ -40,7 +40,7 @@ class Visit(ctypes.Structure):
     _fields_ = [
         *((name, _NUMBER) for name in ("n_layers", "n", "n_weights", "is_linear", "listens", "n_sites")),
         *((name, _NUMBER) for name in ("moment_rows", "n_data")),
-        *((name, _REAL) for name in ("metric_share", "factor", "stretch", "max_reach")),
+        *((name, _REAL) for name in ("metric_share", "factor", "stretch", "max_reach", "step_length")),
         ("product", _POINTER),
         ("layers", ctypes.POINTER(Dense)),
         *((name, _POINTER) for name in ("x", "tau", "rho", "slope", "own_rho", "origin", "shift", "offset")),

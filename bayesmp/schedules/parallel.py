@@ -6,7 +6,7 @@ which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose diffe
 
 1. innovation  j = g_b - (slope_b + shift + rho_b offset)
 2. direction   d = H^{-1} j, with H the metric, the Kronecker-factored curvature of all data (network_metric.py)
-3. step        alpha in (0, 4] from the curvature measured along d (step.py)
+3. step        alpha in (0, 4] from the curvature measured along d (step.py), less after an epoch has diverged
 4. m <- m + alpha d;  rho_b <- fresh;  slope_b <- g_b - (shift + rho_b offset);  then for all batches, as they share in
    the posterior's precision rho, t = (H_0 alpha d - j) / rho;  offset <- offset + t;  shift <- shift + t rho_0 / n
 
@@ -62,6 +62,8 @@ class ParallelSchedule(Schedule):
         settings: the tuned constants.
     """
 
+    has_step_length = True
+
     def __init__(
         self,
         network: Network,
@@ -91,6 +93,7 @@ class ParallelSchedule(Schedule):
         self.regime: Regime = MOMENTS
         self.noise = TrustedNoise(network.head, like=like, settings=settings)
         self.listens = True  # whether this visit is heard by the metric
+        self._step_length = like.new_ones(())  # changed in place, because recorded visits read it
         self.records = like.is_cuda
         self._chain = DenseChain(network) if DenseChain.is_chain(network) else None
         self._recorded = RecordedVisits()
@@ -112,6 +115,8 @@ class ParallelSchedule(Schedule):
         pull = (pull - network.prior_at(network.start.to(prior.rho)).rho.to(prior.rho)).clamp_min(0.0)
         self.sites.fill(pull / len(self.sites), self.head_start(y), origin=network.start.to(prior.rho))
         self.metrics.start(len(y))
+        self.sum_shares.fill_(1.0)
+        self._recorded.clear()
         self.signs = self._draw_signs(largest_batch)
         self.ridges.reset()
         if not self.ridges:
@@ -142,11 +147,13 @@ class ParallelSchedule(Schedule):
         return found | {f"metric.{name}": part for name, part in self.metrics.state().items()}
 
     def counters(self) -> dict[str, float]:
-        return {"n_visits": self.n_visits, "next_renewal": self.next_renewal, **self.noise.counters()}
+        own = {"n_visits": self.n_visits, "next_renewal": self.next_renewal, "step_length": self.step_length}
+        return {**own, **self.noise.counters()}
 
     def resume(self, counters: Mapping[str, float]) -> None:
         known = {**self.counters(), **counters}
         self.n_visits, self.next_renewal = int(known["n_visits"]), int(known["next_renewal"])
+        self.step_length = known["step_length"]
         self.noise.take_counters(known)
         self.metrics.resume()
 
@@ -347,7 +354,17 @@ class ParallelSchedule(Schedule):
         curvature, reach = along(self.network, sweep, direction)
         if self.network.past is not None:
             curvature = curvature + torch.dot(direction, self.network.prior_pull(direction))
-        return step_of_batch(curvature, reach, model, n_batches=len(self.sites), settings=self.settings)
+        step = step_of_batch(curvature, reach, model, n_batches=len(self.sites), settings=self.settings)
+        return step * self._step_length
+
+    @property
+    def step_length(self) -> float:
+        """Factor on every step."""
+        return float(self._step_length)
+
+    @step_length.setter
+    def step_length(self, value: float) -> None:
+        self._step_length.fill_(value)
 
     @property
     def stretch(self) -> float:
