@@ -55,7 +55,7 @@ class Checkpoints:
         """Whether a checkpoint belongs to the end of this epoch."""
         return epoch % self.every == 0
 
-    def write(self, epoch: int, save: Callable[[Path], None], *, stacklevel: int, drops_later: bool = False) -> None:
+    def write(self, epoch: int, save: Callable[[Path], None], *, stacklevel: int) -> None:
         """Write the file of this epoch, then remove the oldest ones; if it fails, warn, and leave the others alone.
 
         Training is worth more than a file of it: it goes on, and the next checkpoint may find room.
@@ -64,14 +64,13 @@ class Checkpoints:
             epoch: after which the run is.
             save: writes it to a path.
             stacklevel: of a warning.
-            drops_later: remove files of later epochs, too: the run has gone back to this one.
         """
         failed = f"the checkpoint of epoch {epoch} could not be written"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             save(self.folder / f"epoch-{epoch:08d}.safetensors")
             failed = "old checkpoints could not be removed"
-            self._tidy(epoch, drops_later=drops_later)
+            self._tidy(epoch)
         except OSError as error:
             warnings.warn(
                 f"{failed}: {error}; training goes on, and earlier checkpoints are as they were",
@@ -96,13 +95,12 @@ class Checkpoints:
         matches = ((path, NAME.fullmatch(path.name)) for path in self.folder.iterdir())
         return {path: int(match[1]) for path, match in matches if match is not None}
 
-    def _tidy(self, epoch: int, *, drops_later: bool) -> None:
-        """Remove all but the last files up to this epoch (a later one is damaged, and was skipped, unless the run has
-        gone back), and what killed runs have left of files they were writing."""
+    def _tidy(self, epoch: int) -> None:
+        """Remove all but the last files up to this epoch (a later one is damaged, and was skipped), and what killed
+        runs have left of files they were writing."""
         found = self._epochs()
         passed = [path for path in self.paths() if found[path] <= epoch]
-        later = [path for path in found if found[path] > epoch] if drops_later else []
         drafts = [path for path in self.folder.iterdir() if DRAFT.fullmatch(path.name)]
-        for path in passed[self.keep :] + later + drafts:
+        for path in passed[self.keep :] + drafts:
             if not path.is_dir():
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a network keeps of training by the objective: how its activations are averaged, and the noise that goes with it."""
+"""What a network keeps of training by the objective: how activations are averaged, and the noise that goes with it."""
 
 from __future__ import annotations
 

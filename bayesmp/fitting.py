@@ -39,8 +39,8 @@ def fit(
         max_epochs: bound for "auto".
         progress: show a progress bar; None shows it in a terminal only.
         checkpoint, every, keep: a folder for checkpoints, epochs between two, how many stay (Trainer).
-        options: groups (Trainer), and fields of TrainConfig: batch_size, schedule, seed, joint, learn_prior, site_store, site_dtype,
-            data_store, debug.
+        options: groups (Trainer), and fields of TrainConfig: batch_size, schedule, seed, joint, learn_prior,
+            site_store, site_dtype, data_store, debug.
     """
     check_is_network(network)
     epochs = checks.check_epochs(epochs, least=1)

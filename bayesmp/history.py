@@ -33,6 +33,8 @@ class EpochRecord:
             examples with a leverage that was cut; "moved", how far means went since the refresh before (root mean
             square, posterior std).
         objective: after the epoch, where training has one (objective/): the negative log evidence, in nats.
+        is_taken_back: the epoch had diverged, or was worse than an earlier one: the run went back to the state that it
+            had kept.
     """
 
     epoch: int
@@ -44,6 +46,7 @@ class EpochRecord:
     seconds: float
     loo: dict[str, float] = field(default_factory=dict)
     objective: float = math.nan
+    is_taken_back: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from bayesmp import checks
 from bayesmp.arithmetic import SMALL_PASS, exact_products, few_threads
 from bayesmp.belief import Belief
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
+from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
+from bayesmp.groups import copies_count_once, groups_of
 from bayesmp.heads.base import P
-from bayesmp.leave_one_out import leverage_share, outputs_without, take_out
+from bayesmp.leave_one_out import TakenOut, leverage_share, outputs_without, take_out, without_own
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
@@ -157,11 +159,8 @@ def _left_out(
     head, log_weights = network.head, network.head_log_weights
     if len(rows) == 0:
         return
-    if network.fitted is not None:  # the trained means are the best ones, and pulls are made with the belief's noise
-        certain = head.certain(network.fitted.noise).to(log_weights)
-        for inputs, targets, mean, covariance, noise in _outputs(network, belief, x, y, rows):
-            taken = take_out(head, mean, covariance, noise, targets, certain, limit=settings.max_leverage[0])
-            yield _LeftOut(inputs, targets, outputs_without(mean, taken), taken.distance, taken.leverage)
+    if network.fitted is not None:
+        yield from _left_out_of_objective(network, belief, network.fitted, x, y, rows, settings)
         return
     seen, at, n_judged = _seen(len(x), rows, settings)
     weight, inputs, targets = len(x) / len(seen), x[seen.to(x.device)], y[seen.to(y.device)]
@@ -182,6 +181,26 @@ def _left_out(
         if not bool(noise.any()):
             left = Moments(left.mean, left.var / share)
         yield _LeftOut(inputs, targets, left, taken.distance, taken.leverage)
+
+
+def _left_out_of_objective(
+    network: Network, belief: Belief, fitted: Fitted, x: Tensor, y: Tensor, rows: Tensor, settings: Settings
+) -> Iterator[_LeftOut]:
+    """The same where training had an objective: its means are the best ones, pulls are made with the noise of the
+    belief, and each example goes with those that have equal inputs.
+    """
+    groups, weight = groups_of(x), copies_count_once(x, y).to(y)
+    total = torch.zeros(int(groups.max()) + 1, 1 + y.shape[1]).to(y)
+    total.index_add_(0, groups.to(y.device), torch.cat([weight[:, None], weight[:, None] * y], 1))
+    start = 0
+    for inputs, targets, m_out, covariance, _ in _outputs(network, belief, x, y, rows):
+        part = total[groups[rows[start : start + len(inputs)]].to(y.device)]  # what the group says: how often, and sums
+        start += len(inputs)
+        precision = (part[:, :1] / fitted.noise).expand_as(m_out.mean)
+        slope = (part[:, 1:] - part[:, :1] * m_out.mean) / fitted.noise
+        without, n_clipped = without_own(covariance, precision, limit=settings.max_leverage[0])
+        taken = TakenOut(covariance, without, slope, precision, n_clipped)
+        yield _LeftOut(inputs, targets, outputs_without(m_out.mean, taken), taken.distance, taken.leverage)
 
 
 def _seen(n: int, rows: Tensor, settings: Settings) -> tuple[Tensor, Tensor, int]:

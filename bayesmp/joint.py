@@ -137,7 +137,14 @@ def refresh(
 
 
 def look_at_end(
-    schedule: ObjectiveSchedule, x: Tensor, y: Tensor, groups: Tensor, *, with_belief: bool, settings: Settings = SETTINGS) -> Refreshed:
+    schedule: ObjectiveSchedule,
+    x: Tensor,
+    y: Tensor,
+    groups: Tensor,
+    *,
+    with_belief: bool,
+    settings: Settings = SETTINGS,
+) -> Refreshed:
     """The same where a schedule has come with its objective, for all data; of many some are judged."""
     head = schedule.network.head
     with torch.inference_mode(False), torch.no_grad():

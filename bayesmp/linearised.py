@@ -85,7 +85,9 @@ class Linearised:
         return trace.outputs, self._noise(trace)
 
     def _noise(self, trace: Trace) -> Tensor:
-        if self.adjust is None and self.regime.input_noise and bool((self.sum_share == 1.0).all()):  # else too little is left to weaken a pull
+        if (
+            self.adjust is None and self.regime.input_noise and bool((self.sum_share == 1.0).all())
+        ):  # else too little is left to weaken a pull
             return self.graph.output_noise(trace)
         return torch.zeros_like(trace.outputs.mean)
 

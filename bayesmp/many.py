@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from bayesmp import checks
+from bayesmp import checks, constant_guess
 from bayesmp.arithmetic import few_threads
 from bayesmp.fitting import fit
 from bayesmp.history import History
@@ -117,7 +117,7 @@ def fit_many(
                 raise RuntimeError(f"network {index} could not be trained: {type(error).__name__}: {error}") from error
             networks[index].learn(learned)
             for message in told:
-                warnings.warn(f"network {index}: {message}", stacklevel=2)
+                warnings.warn(f"network {index}: {message}", constant_guess.category(message), stacklevel=2)
             bar.update()
     return [histories[index] for index in range(len(networks))]
 

@@ -76,6 +76,7 @@ def _take_sites(merged: Trainer, runs: list[Trainer]) -> None:
             total = total * store.natural(row)
         sites.origin.copy_(total.mean)
     sites.shift.zero_()
+    sites.offset.zero_()
     for k, (store, row) in enumerate(origins):
         site = store.natural(row)
         sites.slope[k].copy_(site.tau - site.rho * sites.origin.double())

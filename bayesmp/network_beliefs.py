@@ -311,6 +311,11 @@ class NetworkBeliefs(Structure[P]):
         pull = self.prior.rho * change
         return pull if self.yesterday is None else pull + self.yesterday.pull(change)
 
+    @property
+    def own_rho(self) -> Tensor:
+        """The precision that prior and past alone give each weight, D + diag K."""
+        return self.prior.rho if self.yesterday is None else self.prior.rho + self.yesterday.rho.to(self.prior.rho)
+
     def renew_past(self) -> None:
         """See the past from the current means, where it is known from which inputs it comes (belief/past.py)."""
         if self.yesterday is not None:

@@ -79,7 +79,7 @@ class Run:
         self._has_gradients = self._check_gradients()
         self._refreshed_at = 0  # epoch
         self._changed_at = 0  # epoch after which the data were changed
-        self._calm: Any = None  # what it may go back to (calm.py)
+        self._best: Any = None  # the state that it may go back to (best_state.py)
         self._silent: set[int] = set()  # ids of batches that have not been visited yet, while others have
         self._mended: set[int] = set()  # ids of examples whose new values have not been heard yet
         self._identified: tuple[Tensor, Tensor, dict[str, Any]] | None = None
@@ -91,8 +91,16 @@ class Run:
         self.batch_ids = list(range(len(members))) if batch_ids is None else batch_ids
         self.next_batch_id = max(self.batch_ids) + 1
         self.sites = self._make_sites()
-        options = {"joint": self.config.joint, "learn_prior": self.config.learn_prior, "n_examples": len(self.x)}
-        self.schedule = make_schedule(self.config.schedule, self.network, self.sites, seed=self.config.seed, **options)
+        config = self.config
+        self.schedule = make_schedule(
+            config.schedule,
+            self.network,
+            self.sites,
+            n_examples=len(self.x),
+            seed=config.seed,
+            joint=config.joint,
+            learn_prior=config.learn_prior,
+        )
 
     def _start(self) -> None:
         """Every site as it is before its first visit."""
@@ -355,7 +363,7 @@ class Run:
             self.schedule.refresh()
         self.history.changes.append(change)
         self._changed_at = self._refreshed_at = self.n_epochs
-        self._influence = self._calm = None
+        self._influence = self._best = None
         if self._has_begun and self._silent.issuperset(self.batch_ids):
             self.network.belief = self.network.varying_noise = None  # nothing that is left has been heard
         elif self.network.has_belief and not is_silent:

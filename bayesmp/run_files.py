@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp import calm, persistence
+from bayesmp import best_state, persistence
 from bayesmp.checkpoints import Checkpoints
 from bayesmp.diagnosis import Told
 from bayesmp.history import History
@@ -41,14 +41,14 @@ def save(run: Run, path: persistence.PathLike) -> None:
             "next_batch_id": run.next_batch_id,
             "changed_at": run._changed_at,
             "changes": [asdict(change) for change in run.history.changes],
-            "calm": None if run._calm is None else run._calm.description(),
+            "best_state": None if run._best is None else run._best.description(),
         },
     }
     tensors = {**network.state(), **run._state(), "members": torch.cat(run.members), "ids": run.ids}
     if run.labels is not None:
         tensors["labels"] = run.labels
-    if run._calm is not None:
-        tensors |= {f"calm.{name}": part for name, part in run._calm.tensors.items()}
+    if run._best is not None:
+        tensors |= {f"best_state.{name}": part for name, part in run._best.tensors.items()}
     persistence.write(path, kind="run", header=header, tensors=tensors)
 
 
@@ -63,7 +63,8 @@ def take(run: Run, file: persistence.SavedFile) -> None:
         raise ValueError(f"{file.path!r} does not fit: its batches are not those of {len(rows)} examples")
     _take_batches(run, list(rows.split(saved["batch_sizes"])), file)
     for name, target in run._state().items():
-        file.fill(target, name)
+        if name != "sites.offset" or name in file.names():  # 0 in files from before there was one
+            file.fill(target, name)
     run.sites.recount()
     run.schedule.resume(saved["counters"])
     run.history = History.from_json(saved["history"], saved["stopped"], saved.get("changes", []))
@@ -74,7 +75,7 @@ def take(run: Run, file: persistence.SavedFile) -> None:
         run._silent = {batch for row, batch in batches if not bool(run.sites.site(row).rho.any())}
     learn_from_file(network, file)
     run._flat_targets = network.flat_targets
-    run._calm = calm.from_file(run, file)
+    run._best = best_state.from_file(run, file)
     if network.has_belief:  # else the file was written in the middle of a run
         network.told = Told.of(run.history.snapshot(), run.x, run.y)
 

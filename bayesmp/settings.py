@@ -11,7 +11,7 @@ class Settings:
 
     Attributes:
         tightness: training starts with weights held at their starting means to this share of their spread.
-        memory: visits that the metric's running averages cover, at least and at most; between them, an epoch.
+        least_memory: visits that the metric's running averages cover at least; else they cover an epoch.
         max_reach: no layer's outputs may move further than this in a visit, in units of their spread over the batch.
         stretch: steps may be this many times as long as the metric says, but a visit not more than this share of a
             Newton step for all data.
@@ -19,7 +19,8 @@ class Settings:
         visit_products: products per weight, position and example in one visit.
         moment_rows: inputs or patches of a batch from which the metric's input moments are estimated.
         known_rows: inputs or patches of all data from which those of the first weights, which never change, are.
-        heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full.
+        heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full,
+        heard_gap: but at least to one of so many.
         share_memory: visits over which shares of sums follow those of a renewed metric.
         linear_share: share of the weights' variance that sweeps of the linear regime see.
         max_ridge: largest share of its inputs' variance that a layer may hear of.
@@ -57,15 +58,10 @@ class Settings:
         bend_share: of its variance that these draws have.
         bend_rows: outputs of training examples whose slopes these are, at most.
         bend_weights: of a network in which this is done, at most.
-        calm_epochs: so many epochs before its limit, at most, a run may end, with one not worse than their median.
-        calm_refreshes: to the best of so many last refreshes a run goes back that ends in a jump (calm.py).
-        calm_loss: nats by which its end must be worse than that, left out and in training.
-        calm_visits: visits before which there is nothing to go back to.
-        calm_numbers: of a run's state that is kept for it, at most.
         fitting_steps: first steps on the objective, which fit the data and count no uncertainty.
-        smoothings: shares of the belief's variance that activations are averaged over, of which the one goes on that has
-            the best objective after the first steps and so many more.
-        trial_steps: these steps.
+        smoothings: shares of the belief's variance that activations may be averaged over; the one goes on that has the
+            best objective after a trial.
+        trial_steps: of such a trial, after the fitting steps.
         less_smoothing: factor on this share where the objective rises.
         first_noise: share of the variance of y that is taken for noise in these steps.
         first_spread: share of the prior's variance that weights are believed to have before the first step.
@@ -76,6 +72,10 @@ class Settings:
         rest_fall: nats, of all data and for each target, that the last half of all steps must bring for a descent to go
             on.
         least_miss: by how much one more target is said to be off, in units of the targets' std.
+        worse_end: nats by which the end of a run must be worse than its best state, left out and in training, for it to
+            go back to that (best_state.py).
+        trusted_visits: visits before which leave-one-out scores do not tell which state is the best.
+        kept_numbers: of a run's state that is kept to go back to, at most.
         turning: how much of what an example holds of its own output is lost besides when it is left out, because the
             network would be another one; for noise and scores of regressions with hidden layers, and for labels behind
             shared weights.
@@ -88,7 +88,7 @@ class Settings:
     """
 
     tightness: float = 0.1
-    memory: tuple[int, int] = (5, 100)
+    least_memory: int = 5
     max_reach: float = 0.3
     stretch: tuple[float, float] = (4.0, 0.0625)
     eigh_cost: int = 40
@@ -96,6 +96,7 @@ class Settings:
     moment_rows: int = 4096
     known_rows: int = 16_384
     heard_visits: int = 25
+    heard_gap: int = 4
     share_memory: int = 25
     linear_share: float = 0.3
     max_ridge: float = 2.0
@@ -130,11 +131,6 @@ class Settings:
     bend_share: float = 0.1
     bend_rows: int = 256
     bend_weights: int = 1536
-    calm_epochs: int = 20
-    calm_refreshes: int = 4
-    calm_loss: float = 0.25
-    calm_visits: int = 500
-    calm_numbers: int = 20_000_000
     fitting_steps: int = 40
     smoothings: tuple[float, ...] = (1.0, 0.1)
     trial_steps: int = 30
@@ -147,6 +143,9 @@ class Settings:
     first_rows: int = 2048
     rest_fall: tuple[float, float] = (0.1, 0.0005)
     least_miss: float = 0.01
+    worse_end: float = 0.25
+    trusted_visits: int = 500
+    kept_numbers: int = 20_000_000
     turning: float = 0.4
     width_counts: float = 20.0
     width_range: tuple[float, float] = (1 / 64, 64.0)

@@ -1,11 +1,13 @@
 """The store of per-batch messages. Posterior = prior x all sites; a visit replaces a site and never adds a second one.
 
-A site is the Gaussian message with precision rho_b and, at the common point `origin`, the slope slope_b + shift:
+A site is the Gaussian message with precision rho_b and, at the common point `origin`, the slope
+slope_b + shift + rho_b offset:
 
-    tau_b = slope_b + shift + rho_b origin
+    tau_b = slope_b + shift + rho_b (origin + offset)
 
-`origin` and `shift` are shared by all sites, so a schedule that moves the mean can carry all sites along without
-touching them (parallel.py). At origin = shift = 0 the stored slopes are the natural parameters tau_b themselves.
+`origin`, `shift` and `offset` are shared by all sites, so a schedule that moves the mean can carry all sites along
+without touching them (parallel.py): `offset` changes each slope in proportion to the site's precision, `shift` all of
+them alike. Where the three are 0 the stored slopes are the natural parameters tau_b themselves.
 """
 
 from __future__ import annotations
@@ -90,7 +92,8 @@ class Sites:
         self.dtype, self.device = dtype, device
         self._rows, self._holder = self._allocate((2, n_sites, n_weights), plan)
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
-        self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # a sum over all visits
+        self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # sums over all visits
+        self.offset = torch.zeros(n_weights, dtype=torch.float64, device=device)
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
         self._staging = self._make_staging()
 
@@ -119,6 +122,7 @@ class Sites:
             "rho": self.rho,
             "origin": self.origin,
             "shift": self.shift,
+            "offset": self.offset,
             "head": self.head,
         }
 
@@ -186,21 +190,40 @@ class Sites:
         """The index of the site in this row."""
         return SiteIndex(row, torch.tensor([row], device=self.device))
 
+    def common(self, rho: Tensor) -> Tensor:
+        """What is added to the stored slope of a site with precision rho, in double precision."""
+        return torch.addcmul(self.shift, rho.double(), self.offset)
+
+    def share_out(self, change: Tensor, rho: Tensor, own_rho: Tensor) -> None:
+        """Change the slopes of all sites at the origin so that their sum changes by this much.
+
+        Each site takes what its precision says of a move, because slopes of batches that know nothing of a direction do
+        not change along it; what the prior's precision is of the whole is shared out equally.
+
+        Args:
+            rho: precision of prior x all sites.
+            own_rho: that of the prior alone.
+        """
+        part = change.double() / rho
+        self.offset.add_(part)
+        self.shift.addcmul_(part, own_rho.double(), value=1.0 / len(self))
+
     def site(self, row: int) -> Gaussian:
         """The message of one batch in natural parameters."""
         slope, rho = self.get(self.index(row))
-        return Gaussian(slope + self.shift.to(slope) + rho * self.origin, rho)
+        return Gaussian(slope + self.common(rho).to(slope) + rho * self.origin, rho)
 
     def natural(self, row: int) -> Gaussian:
         """The same in double precision."""
         slope, rho = (part[row].to(self.device, torch.float64, copy=True) for part in self._complete())
-        return Gaussian(slope + self.shift + rho * self.origin.double(), rho)
+        return Gaussian(slope + self.common(rho) + rho * self.origin.double(), rho)
 
     def said(self, row: int) -> Tensor:
         """The slope of one batch's message at the origin, (w,) in double precision; what may be rounding only is 0."""
-        slope = self._complete()[0, row].to(self.device).double()
-        smallest = torch.finfo(self.plan.dtype).eps * self.shift.abs()
-        found = slope + self.shift
+        slope, rho = (part[row].to(self.device).double() for part in self._complete())
+        common = self.common(rho)
+        smallest = torch.finfo(self.plan.dtype).eps * common.abs()
+        found = slope + common
         return found.masked_fill_(found.abs() <= smallest, 0.0)
 
     def weaken(self, row: int, share: float, slope: Tensor | None = None) -> Tensor:
@@ -211,12 +234,16 @@ class Sites:
             slope: what the part that goes says of the slope, where that is known better than by its share.
         """
         rows = self._complete()
-        before = rows[0, row].to(self.device, torch.float64, copy=True)
-        left = share * (before + self.shift) if slope is None else before + self.shift - slope
-        rows[0, row] = (left - self.shift).to(rows)
+        before = self._slope_at_origin(row)
+        left = share * before if slope is None else before - slope
         rows[1, row] *= share
+        rows[0, row] = (left - self.common(rows[1, row].to(self.device))).to(rows)
         self.head[row] *= share
-        return rows[0, row].to(self.device).double() - before
+        return self._slope_at_origin(row) - before
+
+    def _slope_at_origin(self, row: int) -> Tensor:
+        slope, rho = (part[row].to(self.device, torch.float64, copy=True) for part in self._complete())
+        return slope + self.common(rho)
 
     def rearrange(self, kept: Sequence[int], n_new: int, plan: StoragePlan) -> None:
         """Keep the sites of these rows, in this order, and put new ones behind them that say nothing.
@@ -241,6 +268,7 @@ class Sites:
     def fill(self, rho: Tensor, head: Tensor, *, origin: Tensor) -> None:
         """The same site for every batch: precision rho, slope 0 at the origin."""
         self.shift.zero_()
+        self.offset.zero_()
         self.origin.copy_(origin)
         self.head.copy_(head.expand(len(self), -1))
         if self._staging is not None:
@@ -253,7 +281,7 @@ class Sites:
         """prior x all sites, summed in double precision so that no drift builds up over epochs."""
         slope, rho = (self._total(part) for part in self._rows) if self._staging is None else self._staging.totals
         slope = slope + len(self) * self.shift
-        total = Gaussian(slope + rho * self.origin.double(), rho)
+        total = Gaussian(slope + rho * (self.origin.double() + self.offset), rho)
         return (prior.map(torch.Tensor.double) * total).map(lambda part: part.to(self.dtype))
 
     def _total(self, part: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Protocol
 
 from bayesmp.settings import SETTINGS, Settings
@@ -89,22 +88,6 @@ def _brings_nothing(passed: Sequence[Progress], n_visits: int, n: int, least_vis
     last, previous = passed[-1].score, passed[-2].score
     is_jump = last > best_since + gain and previous < best_before + gain  # the next epochs will repair it
     return best_since > best_before - gain and not is_jump
-
-
-def ends_calmly(scores: Sequence[float], left: int, n_epochs: int, settings: Settings = SETTINGS) -> bool:
-    """Whether a run that nears its limit had better end here: its last epochs are few, and this one is no jump.
-
-    Small networks may jump now and then, and be as before some epochs later. One that ends with the epoch of the limit
-    may end in the middle of that.
-
-    Args:
-        scores: training scores of all epochs, the last one last.
-        left: epochs up to the limit.
-        n_epochs: at the limit.
-    """
-    n = settings.calm_epochs
-    is_near = left < min(n, n_epochs // 50)
-    return is_near and len(scores) > n and scores[-1] <= median(scores[-n:])
 
 
 def refresh_due(epoch: int, last: int, settings: Settings = SETTINGS) -> bool:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bayesmp import changes, checks, examples, persistence, run_files
+from bayesmp import best_state, changes, checks, constant_guess, examples, persistence, run_files
 from bayesmp.arithmetic import fast_arithmetic, few_threads, undisturbed
-from bayesmp.calm import ends_in_jump, go_back, keep_if_best
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
@@ -25,7 +24,7 @@ from bayesmp.network_files import INTERRUPTED, from_file
 from bayesmp.run import INVARIANT_TOLERANCE, Run
 from bayesmp.schedules import Batch, ObjectiveSchedule
 from bayesmp.sites import SiteIndex
-from bayesmp.stopping import at_rest, ends_calmly, refresh_due, refreshes, tell_unrest
+from bayesmp.stopping import at_rest, refresh_due, refreshes, tell_unrest
 from bayesmp.train_config import TrainConfig
 
 AT_REST, NOT_AT_REST = "at rest", "not at rest"
@@ -159,17 +158,17 @@ class Trainer(Run):
                 why = self._run(n_epochs, progress, is_auto=is_auto, n_asked=n_asked, stacklevel=stacklevel + 2)
             finally:
                 self.schedule.settle(self.members)
-            self._finish()
-            goes_back = is_auto and self._calm is not None and ends_in_jump(self, self._calm)
-            if goes_back:
-                go_back(self, self._calm)
-                why += f"; went back to epoch {self.n_epochs}, before a jump"
-                self._finish()
-            self._calm = None
+            change = best_state.finish(self)
+        if is_worse := constant_guess.is_worse(self):
+            asked = f"ran the {n_asked} epochs asked for; {constant_guess.WORSE}"
+            why = f"{constant_guess.WORSE} after {self.n_epochs} epochs" if is_auto else asked
+        why += change
         self.history.stopped = why
         if self.checkpoints is not None:
-            self.checkpoints.write(self.n_epochs, self.save, stacklevel=stacklevel, drops_later=goes_back)
-        if why.startswith(NOT_AT_REST):
+            self.checkpoints.write(self.n_epochs, self.save, stacklevel=stacklevel)
+        if is_worse:
+            constant_guess.warn(self, stacklevel=stacklevel)
+        elif why.startswith(NOT_AT_REST):
             warnings.warn(
                 f"training was {why}: {tell_unrest(refreshes(self.history, since=self._changed_at), GO_ON)}",
                 stacklevel=stacklevel,
@@ -203,10 +202,9 @@ class Trainer(Run):
                 bar.set_description(f"epoch {epoch}{rest}")
                 with few_threads(self.network.device, n_products=n_products):
                     self._run_epoch(epoch, bar)
-                if self._has_gradients and refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at):
-                    self._refresh_in_training(epoch)
-                    if is_auto and not self.schedule.takes_all_data:
-                        self._calm = keep_if_best(self, self._calm)
+                is_due = refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at)
+                if best_state.stands(self) and is_due and self._has_gradients:
+                    best_state.refresh(self, epoch)
                     rest = f", {AT_REST}" if self._at_rest() else f", {NOT_AT_REST} yet"
                 shown = dict(self.history[-1].metrics)
                 if "nll" in self.history[-1].loo:
@@ -214,31 +212,25 @@ class Trainer(Run):
                 bar.set_postfix({name: f"{value:.4g}" for name, value in shown.items()})
                 if is_auto and self._has_looked(epoch) and self._at_rest():
                     break
-                if is_auto and not self.schedule.takes_all_data and ends_calmly(self._training_scores(), last - epoch, last):
-                    break
                 if self.checkpoints is not None and self.checkpoints.is_due(epoch) and epoch < last:
                     self.schedule.settle(self.members)
                     self.checkpoints.write(epoch, self.save, stacklevel=stacklevel)
-            stopped = self._why(is_auto=is_auto, is_limit=self.n_epochs == last, n_asked=n_asked)
+            stopped = self._why(is_auto=is_auto, n_asked=n_asked)
             bar.set_description(stopped)
         return stopped
 
-    def _why(self, *, is_auto: bool, is_limit: bool, n_asked: int) -> str:
+    def _why(self, *, is_auto: bool, n_asked: int) -> str:
         """Why a run ended that nobody interrupted."""
         if not is_auto:
             rest = "" if not self._has_gradients else f"; {AT_REST}" if self._at_rest() else f"; {NOT_AT_REST} yet"
             return f"ran the {n_asked} epochs asked for{rest}"
         if self._has_looked(self.n_epochs) and self._at_rest():
             return f"{AT_REST} after {self.n_epochs} epochs"
-        return f"{NOT_AT_REST} after {self.n_epochs} epochs, {'the limit' if is_limit else 'close to the limit'}"
+        return f"{NOT_AT_REST} after {self.n_epochs} epochs, the limit"
 
     def _has_looked(self, epoch: int) -> bool:
         """Whether this epoch tells if training is at rest: with an objective each does, else those with a refresh."""
         return self.schedule.takes_all_data or self._refreshed_at == epoch
-
-    def _training_scores(self) -> list[float]:
-        """Of each epoch since the data were last changed."""
-        return [record.metrics["nll"] for record in self.history if record.epoch > self._changed_at]
 
     def _at_rest(self) -> bool:
         if isinstance(self.schedule, ObjectiveSchedule):
@@ -415,9 +407,7 @@ class Trainer(Run):
         seconds = time.perf_counter() - started
         self.history.records.append(replace(record, seconds=seconds))
 
-    def _run_whole_epoch(
-        self, schedule: ObjectiveSchedule, epoch: int, started: float, bar: tqdm[Any]
-    ) -> None:
+    def _run_whole_epoch(self, schedule: ObjectiveSchedule, epoch: int, started: float, bar: tqdm[Any]) -> None:
         """An epoch of a schedule that looks at all batches at once."""
         tally = EpochTally()
         info, objective = schedule.run_epoch(self.members, epoch)

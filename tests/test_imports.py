@@ -19,7 +19,7 @@ LINE = [
     {"fitting"},
     {"trainer", "bridge"},
     {"run_files", "changes"},
-    {"calm"},
+    {"best_state", "constant_guess"},
     {"run"},
     {"joint", "influence", "stopping", "history", "train_config"},
     {"schedules", "each_left_out", "network_files"},

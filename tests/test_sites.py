@@ -41,16 +41,17 @@ def test_a_replaced_site_is_given_back_and_the_others_stay(place):
 
 
 @pytest.mark.parametrize("place", ["device", "host", "disk"])
-def test_the_posterior_is_prior_times_all_sites_at_any_origin_and_shift(place):
+def test_the_posterior_is_prior_times_all_sites_at_any_origin_shift_and_offset(place):
     sites, (slope, rho) = store(place=place), random_rows()
     for row in range(3):
         sites.replace(sites.index(row), slope[row], rho[row])
     sites.origin.copy_(torch.tensor([1.0, -2.0, 0.5, 3.0]))
     sites.shift.copy_(torch.tensor([0.1, 0.2, -0.3, 0.0]))
+    sites.offset.copy_(torch.tensor([0.5, 0.0, -0.7, 4.0]))
     prior = Gaussian(torch.ones(4, dtype=torch.float64), torch.full((4,), 2.0, dtype=torch.float64))
     by_hand = prior
     for row in range(3):
-        by_hand = by_hand * Gaussian(slope[row] + sites.shift + rho[row] * sites.origin, rho[row])
+        by_hand = by_hand * Gaussian(slope[row] + sites.shift + rho[row] * (sites.origin + sites.offset), rho[row])
     product = prior
     for row in range(3):
         product = product * sites.site(row)
@@ -59,10 +60,26 @@ def test_the_posterior_is_prior_times_all_sites_at_any_origin_and_shift(place):
         torch.testing.assert_close(found.rho, by_hand.rho)
 
 
+def test_a_change_of_all_slopes_is_shared_out_as_precisions_are():
+    """The sum changes by what was asked for. A batch that says nothing takes its part of the prior's precision only."""
+    sites, (slope, rho) = store(), random_rows()
+    rho[1] = 0.0
+    for row in range(3):
+        sites.replace(sites.index(row), slope[row], rho[row])
+    before = [sites.site(row).tau for row in range(3)]
+    own, change = torch.full((4,), 2.0, dtype=torch.float64), torch.tensor([1.0, -2.0, 0.0, 3.0]).double()
+    sites.share_out(change, own + rho.sum(0), own)
+    changes = [sites.site(row).tau - tau for row, tau in enumerate(before)]
+    torch.testing.assert_close(sum(changes), change)
+    for row in range(3):
+        torch.testing.assert_close(changes[row], change * (rho[row] + own / 3) / (own + rho.sum(0)))
+
+
 def test_fill_gives_every_batch_the_same_site():
     sites = store()
     rho, head, origin = torch.arange(4.0).double(), torch.tensor([0.5, -0.5]).double(), torch.ones(4).double()
     sites.shift.fill_(3.0)
+    sites.offset.fill_(2.0)
     sites.fill(rho, head, origin=origin)
     for row in range(3):
         site = sites.site(row)

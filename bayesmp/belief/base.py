@@ -176,7 +176,7 @@ def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
     """sum over examples and outputs of rho f f^T, (r, r) in float64, for features (b, k, r) and rho (b, k)."""
     total = torch.zeros(features.shape[2], features.shape[2], dtype=torch.float64, device=features.device)
     size = max(1, CHUNK.get(features.device.type, CHUNK["cpu"]) // max(1, features[0].numel()))
-    step = -(-features.shape[2] // GRAM_BLOCKS)
+    step = max(1, -(-features.shape[2] // GRAM_BLOCKS))
     for part, precision in zip(features.split(size), rho.split(size), strict=True):
         rows = (part * precision.to(part).sqrt()[..., None]).flatten(0, 1)
         for start in range(0, rows.shape[1], step):  # what lies below the diagonal is known by symmetry

@@ -34,6 +34,14 @@ def judge_convergence(told: Told, face: Face) -> Iterator[Finding]:
     numbers = {"n_epochs": float(len(history))}
     if history.stopped == "interrupted":
         yield Finding("not_converged", PROBLEM, f"training was interrupted; {face.interrupted}", numbers)
+    elif "worse than a constant" in history.stopped:
+        yield Finding(
+            "worse_than_constant",
+            PROBLEM,
+            f"training {_phrase(history.stopped)}: one guess for all rows is better than this network. "
+            f"{face.ended_in_a_jump}",
+            numbers,
+        )
     elif "not at rest" in history.stopped:
         yield Finding(
             "not_converged",

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from bayesmp import checks
 from bayesmp.arithmetic import undisturbed
+from bayesmp.constant_guess import WHAT_TO_DO, WORSE
 from bayesmp.data import Scaling, TableScaling
 from bayesmp.data.scaling import FAR_APART, values_apart
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
@@ -219,8 +220,17 @@ class MPEstimator(BaseEstimator, ABC):
     def _run(self, networks: list[Network], x: Floats, targets: NDArray[Any], seeds: tuple[int, ...]) -> list[History]:
         checks.check_epochs(self.epochs, least=1)
         with warnings.catch_warnings():  # said below, for estimators
-            warnings.filterwarnings("ignore", message=rf"(network \d+: )?training was {NOT_AT_REST}")
+            warnings.filterwarnings("ignore", message=rf"(network \d+: )?training (was {NOT_AT_REST}|ended {WORSE})")
             histories = self._train(networks, x, targets, seeds)
+        failed = [history for history in histories if WORSE in history.stopped]
+        if failed:
+            one_of = "" if len(networks) == 1 else f", {len(failed)} of its {len(networks)} networks,"
+            warnings.warn(
+                f"{type(self).__name__}{one_of} ended {WORSE}, with a leave-one-out NLL of "
+                f"{failed[0].loo_nll[-1]:.3g}. {WHAT_TO_DO}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         restless = [history for history in histories if history.stopped.startswith(NOT_AT_REST)]
         if restless:
             one_of = "" if len(networks) == 1 else f", {len(restless)} of its {len(networks)} networks,"
@@ -240,11 +250,20 @@ class MPEstimator(BaseEstimator, ABC):
         """One with a bar that tells of its epochs; several side by side, with a bar that counts them."""
         options: dict[str, Any] = {"max_epochs": self.max_epochs, "progress": bool(self.verbose)}
         if len(networks) == 1:
-            trainer = Trainer(networks[0], x, targets, batch_size=self.batch_size, seed=seeds[0])
+            trainer = Trainer(networks[0], x, targets, batch_size=self.batch_size, seed=seeds[0], groups=self._groups)
             return [trainer.run(self.epochs, **options)]
         TrainConfig(batch_size=self.batch_size)  # refused here, not by a network
         checks.check_positive_int(self.max_epochs, "max_epochs")
-        return fit_many(networks, x, targets, epochs=self.epochs, batch_size=self.batch_size, seed=seeds, **options)
+        return fit_many(
+            networks,
+            x,
+            targets,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            seed=seeds,
+            groups=self._groups,
+            **options,
+        )
 
     def _predict_scaled(self, x: Floats) -> Any:
         """What all networks say of standardised inputs, as one prediction."""
@@ -304,7 +323,7 @@ def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: 
     What a network says of a row without that row follows from its own belief, as in `trainer.influence`; the mixture of
     several is scored as that of predictions for new rows would be.
     """
-    if len(networks) == 1 and not networks[0].head.varies:  # whose history knows the same noise everywhere
+    if len(networks) == 1 and (networks[0].fitted is not None or not networks[0].head.varies):  # its history knows
         return histories[0].loo_nll[-1], histories[0].loo_error[-1]
     inputs = torch.as_tensor(x, dtype=networks[0].dtype)
     targets = networks[0].head.check_targets(y, networks[0].n_outputs)

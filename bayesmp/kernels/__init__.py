@@ -152,16 +152,24 @@ def solve_blocks(
 
 
 def take_site(
-    fresh: Gaussian, site: tuple[Tensor, Tensor], origin: Tensor, shift: Tensor, rho: Tensor, *, factor: float
+    fresh: Gaussian,
+    site: tuple[Tensor, Tensor],
+    origin: Tensor,
+    shift: Tensor,
+    offset: Tensor,
+    rho: Tensor,
+    *,
+    factor: float,
 ) -> Tensor | None:
     """schedules.site_step.take_site in one pass, or None where it is to be done by tensors."""
     tensors = (origin, rho, fresh.tau, fresh.rho, *site)
-    return _on_cpu(lambda: sites.take_site(fresh, site, origin, shift, rho, factor=factor), *tensors)
+    return _on_cpu(lambda: sites.take_site(fresh, site, origin, shift, offset, rho, factor=factor), *tensors)
 
 
 def move_means(
     origin: Tensor,
     shift: Tensor,
+    offset: Tensor,
     marginal: Gaussian,
     direction: Tensor,
     step: Tensor,
@@ -173,7 +181,7 @@ def move_means(
     """schedules.site_step.move_means in one pass, or None where it is to be done by tensors."""
     tensors = (origin, marginal.tau, marginal.rho, direction, step, innovation, prior_rho)
     rest = (marginal, direction, step, innovation, prior_rho)
-    return _on_cpu(lambda: sites.move_means(origin, shift, *rest, n_sites=n_sites), *tensors)
+    return _on_cpu(lambda: sites.move_means(origin, shift, offset, *rest, n_sites=n_sites), *tensors)
 
 
 def chain_room(visit: chain.Visit, tensors: Sequence[Tensor]) -> int | None:

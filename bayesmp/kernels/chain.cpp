@@ -15,17 +15,17 @@ struct Dense {
   const float *input_vectors, *slope_vectors, *inverse;
 };
 
-// A visit. x (n, i), marginal tau and rho (w), the site's slope and rho (w), origin (w), shift (w), prior_rho (w), signs
+// A visit. x (n, i), marginal tau and rho (w), the site's slope and rho (w), origin, shift, offset and prior_rho (w), signs
 // (n, o) and the head's tau and rho (n, o). outputs (2, n, o): mean and variance at the head. answers: step, largest change,
 // rejected messages.
 struct Visit {
   int64_t n_layers, n, n_weights, is_linear, listens, n_sites, moment_rows, n_data;
-  double metric_share, factor, stretch, max_reach;
+  double metric_share, factor, stretch, max_reach, step_length;
   Product product;
   Dense* layers;
   const float* x;
   float *tau, *rho, *slope, *own_rho, *origin;
-  double* shift;
+  double *shift, *offset;
   const float *prior_rho, *signs, *head_tau, *head_rho;
   float *outputs, *room;
   double* answers;
@@ -353,12 +353,12 @@ extern "C" void run_chain_back(const Visit* visit) {
   for (int64_t k = 0; k < n_out; ++k) output_curvature[k] = v.head_rho[k] / (1.0f + v.head_rho[k] * top.z_input[k]);
 
   const float* fresh[3] = {work.tau, work.rho, v.origin};
-  run_take_site(v.n_weights, (float)(1.0 / v.factor - 1.0), (float)(v.factor - 1.0), fresh, v.shift, v.slope, v.own_rho,
-                v.rho, work.innovation);
+  run_take_site(v.n_weights, (float)(1.0 / v.factor - 1.0), (float)(v.factor - 1.0), fresh, v.shift, v.offset, v.slope,
+                v.own_rho, v.rho, work.innovation);
   if (v.listens) hear(v, work, output_curvature);
   for (int64_t l = 0; l < v.n_layers; ++l) solve(v, work, v.layers[l]);
-  const float step = (float)step_along(v, work, output_curvature);
+  const float step = (float)(v.step_length * step_along(v, work, output_curvature));
   const float* moving[5] = {work.direction, work.innovation, v.prior_rho, v.rho, &step};
-  const float change = run_move_means(v.n_weights, 1.0 / (double)v.n_sites, moving, v.origin, v.tau, v.shift);
+  const float change = run_move_means(v.n_weights, 1.0 / (double)v.n_sites, moving, v.origin, v.tau, v.shift, v.offset);
   v.answers[0] = step, v.answers[1] = __builtin_sqrt((double)change), v.answers[2] = (double)n_rejected;
 }

@@ -40,10 +40,10 @@ class Visit(ctypes.Structure):
     _fields_ = [
         *((name, _NUMBER) for name in ("n_layers", "n", "n_weights", "is_linear", "listens", "n_sites")),
         *((name, _NUMBER) for name in ("moment_rows", "n_data")),
-        *((name, _REAL) for name in ("metric_share", "factor", "stretch", "max_reach")),
+        *((name, _REAL) for name in ("metric_share", "factor", "stretch", "max_reach", "step_length")),
         ("product", _POINTER),
         ("layers", ctypes.POINTER(Dense)),
-        *((name, _POINTER) for name in ("x", "tau", "rho", "slope", "own_rho", "origin", "shift")),
+        *((name, _POINTER) for name in ("x", "tau", "rho", "slope", "own_rho", "origin", "shift", "offset")),
         *((name, _POINTER) for name in ("prior_rho", "signs", "head_tau", "head_rho")),
         *((name, _POINTER) for name in ("outputs", "room", "answers")),
     ]

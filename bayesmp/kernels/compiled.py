@@ -90,10 +90,10 @@ def _signature(name: str) -> list[Any]:
         return [*[number] * 5, *[pointer] * 4]
     if name == "solve_small":  # outputs, inputs, blocks, their widths, inputs, answers
         return [number, number, number, *[pointer] * 3]
-    if name == "take_site":  # how many, two bounds, inputs, shift, slope, precision, marginal precision, innovation
-        return [number, ctypes.c_float, ctypes.c_float, *[pointer] * 6]
-    if name == "move_means":  # how many, share of a site, inputs, origin, tau, shift
-        return [number, ctypes.c_double, *[pointer] * 4]
+    if name == "take_site":  # how many, two bounds, inputs, shift, offset, slope, two precisions, innovation
+        return [number, ctypes.c_float, ctypes.c_float, *[pointer] * 7]
+    if name == "move_means":  # how many, share of a site, inputs, origin, tau, shift, offset
+        return [number, ctypes.c_double, *[pointer] * 5]
     if name in ("chain_room", "chain_out", "chain_back"):  # the visit
         return [pointer]
     if name == "conv_to_weight":  # window, from, to, slopes, images, sums

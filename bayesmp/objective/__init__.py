@@ -6,4 +6,15 @@ from bayesmp.objective.function import Slopes, SmoothFunction
 from bayesmp.objective.objective import Look, Objective
 from bayesmp.objective.rest import falls_no_more
 
-__all__ = ["Curvature", "Descent", "DescentState", "Look", "Objective", "OverRows", "OverWeights", "Slopes", "SmoothFunction", "falls_no_more"]
+__all__ = [
+    "Curvature",
+    "Descent",
+    "DescentState",
+    "Look",
+    "Objective",
+    "OverRows",
+    "OverWeights",
+    "Slopes",
+    "SmoothFunction",
+    "falls_no_more",
+]

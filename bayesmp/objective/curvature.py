@@ -144,9 +144,7 @@ class OverRows(Curvature):
         shapes: (o, i) of each layer.
     """
 
-    def __init__(
-        self, slopes: Slopes, precision: Tensor, prior_rho: Tensor, shapes: Sequence[tuple[int, int]]
-    ) -> None:
+    def __init__(self, slopes: Slopes, precision: Tensor, prior_rho: Tensor, shapes: Sequence[tuple[int, int]]) -> None:
         self.prior_rho, self.shapes = prior_rho, list(shapes)
         root = precision.sqrt().T  # (k, n)
         self.inputs = [part.inputs[:, 0] for part in slopes.gradients]  # (n, i)
@@ -218,7 +216,10 @@ class OverRows(Curvature):
         """R^T t, (w,)."""
         per_row = weights.view(self._root.shape)[:, :, None]
         return torch.cat(
-            [((scaled * per_row).sum(0).T @ inputs).flatten() for inputs, scaled in zip(self.inputs, self.scaled, strict=True)]
+            [
+                ((scaled * per_row).sum(0).T @ inputs).flatten()
+                for inputs, scaled in zip(self.inputs, self.scaled, strict=True)
+            ]
         )
 
     def covariances(self, part: Slopes, precision: Tensor) -> Tensor:

@@ -191,7 +191,9 @@ class Descent:
         return Descent(self.objective, state, **options)  # type: ignore[arg-type]
 
     @classmethod
-    def start(cls, objective: Objective, mean: Tensor, noise: float, smoothing: float, settings: Settings) -> DescentState:
+    def start(
+        cls, objective: Objective, mean: Tensor, noise: float, smoothing: float, settings: Settings
+    ) -> DescentState:
         """The state before the first step: weights known to a small share of the prior's variance."""
         function, spread = objective.function, []
         rows = objective.prior_rho.split([n_out * n_in for n_out, n_in in function.shapes])

@@ -1,4 +1,4 @@
-r"""A network as a smooth function of its weights' means: activations are averaged over what is believed of their inputs.
+r"""A network as a smooth function of its weights' means: activations are averaged over the belief about their inputs.
 
 With z the input of an activation phi, its mean at the weights' means, and v the variance that the belief gives it,
 

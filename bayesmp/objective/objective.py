@@ -5,9 +5,9 @@ r"""The objective that training makes smaller: the negative log evidence of the 
                + 1/2 log det H - 1/2 log det (P / s)                          what the weights' uncertainty costs
                + l^2 / (2 t) + 1/2 log t + c/2 (log s + 1 / s)                what is known of noise and width
 
-with H = P / s + sum_n w_n J_n^T J_n / t, outputs f_n and slopes J_n from a sweep whose activations are averaged over the
-belief about their inputs (function.py), N = sum_n w_n k for k outputs. F = -log p(y) of the network linearised around m,
-up to a constant, and so compares whole networks.
+with H = P / s + sum_n w_n J_n^T J_n / t, outputs f_n and slopes J_n from a sweep whose activations are averaged over
+the belief about their inputs (function.py), N = sum_n w_n k for k outputs. F = -log p(y) of the network linearised
+around m, up to a constant, and so compares whole networks.
 
 Its slope in m with H^{-1} = C held fixed is that of "loss + prior + the variance that the belief puts on the outputs",
 1/2 sum_n w_n tr(J_n C J_n^T) / t. Noise and width that make it smallest, with gamma the degrees of freedom:

@@ -39,4 +39,13 @@ def check_schedule(name: str) -> None:
         raise ValueError(f"schedule must be one of {sorted(SCHEDULES)}, got {name!r}")
 
 
-__all__ = ["SCHEDULES", "Batch", "Kept", "Schedule", "VisitInfo", "check_schedule", "make_schedule"]
+__all__ = [
+    "SCHEDULES",
+    "Batch",
+    "Kept",
+    "ObjectiveSchedule",
+    "Schedule",
+    "VisitInfo",
+    "check_schedule",
+    "make_schedule",
+]

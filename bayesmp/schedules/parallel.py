@@ -4,15 +4,17 @@ A visit to batch b computes its messages to all weights at the current marginal 
 which replaces the old one, and a fresh slope g_b = tau_b - rho_b m, whose difference to the remembered slope, the
 *innovation*, moves the mean. The posterior stays prior x sites throughout:
 
-1. innovation  j = g_b - (slope_b + shift)
+1. innovation  j = g_b - (slope_b + shift + rho_b offset)
 2. direction   d = H^{-1} j, with H the metric, the Kronecker-factored curvature of all data (network_metric.py)
-3. step        alpha in (0, 4] from the curvature measured along d (step.py)
-4. m <- m + alpha d;  slope_b <- g_b - shift;  shift <- shift - (j - H_0 alpha d) / n;  rho_b <- fresh
+3. step        alpha in (0, 4] from the curvature measured along d (step.py), less after an epoch has diverged
+4. m <- m + alpha d;  rho_b <- fresh;  slope_b <- g_b - (shift + rho_b offset);  then for all batches, as they share in
+   the posterior's precision rho, t = (H_0 alpha d - j) / rho;  offset <- offset + t;  shift <- shift + t rho_0 / n
 
-Line 4 keeps the balance sum_b (slope_b + shift) = H_0 (m - m_prior), which says that m is the posterior mean. H_0 is
-the prior's precision, with the curvature of the past (belief/past.py) where there is one, whose pull is so exact at
-every visit. It rests where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages
-themselves.
+Line 4 keeps the balance sum_b (slope_b + shift + rho_b offset) = H_0 (m - m_prior), which says that m is the posterior
+mean. H_0 is the prior's precision, rho_0 its diagonal, with the curvature of the past (belief/past.py) where there is
+one, whose pull is so exact at every visit. A move changes the slopes of those batches that know something of its
+direction; shared out equally, what one batch says of a rare category would be amplified by every other visit. It rests
+where every innovation is zero, whatever H and alpha were: there tau_b and rho_b are the messages themselves.
 Only shares of sums (metric.py), where they are counted, make the messages themselves follow H a little.
 
 All state is updated in place and nothing here waits for the device, so a visit can be recorded as a CUDA graph
@@ -60,6 +62,8 @@ class ParallelSchedule(Schedule):
         settings: the tuned constants.
     """
 
+    has_step_length = True
+
     def __init__(
         self,
         network: Network,
@@ -89,6 +93,7 @@ class ParallelSchedule(Schedule):
         self.regime: Regime = MOMENTS
         self.noise = TrustedNoise(network.head, like=like, settings=settings)
         self.listens = True  # whether this visit is heard by the metric
+        self._step_length = like.new_ones(())  # changed in place, because recorded visits read it
         self.records = like.is_cuda
         self._chain = DenseChain(network) if DenseChain.is_chain(network) else None
         self._recorded = RecordedVisits()
@@ -110,6 +115,8 @@ class ParallelSchedule(Schedule):
         pull = (pull - network.prior_at(network.start.to(prior.rho)).rho.to(prior.rho)).clamp_min(0.0)
         self.sites.fill(pull / len(self.sites), self.head_start(y), origin=network.start.to(prior.rho))
         self.metrics.start(len(y))
+        self.sum_shares.fill_(1.0)
+        self._recorded.clear()
         self.signs = self._draw_signs(largest_batch)
         self.ridges.reset()
         if not self.ridges:
@@ -140,11 +147,13 @@ class ParallelSchedule(Schedule):
         return found | {f"metric.{name}": part for name, part in self.metrics.state().items()}
 
     def counters(self) -> dict[str, float]:
-        return {"n_visits": self.n_visits, "next_renewal": self.next_renewal, **self.noise.counters()}
+        own = {"n_visits": self.n_visits, "next_renewal": self.next_renewal, "step_length": self.step_length}
+        return {**own, **self.noise.counters()}
 
     def resume(self, counters: Mapping[str, float]) -> None:
         known = {**self.counters(), **counters}
         self.n_visits, self.next_renewal = int(known["n_visits"]), int(known["next_renewal"])
+        self.step_length = known["step_length"]
         self.noise.take_counters(known)
         self.metrics.resume()
 
@@ -193,15 +202,15 @@ class ParallelSchedule(Schedule):
             step = self._measure_step_of_all(x, y, direction, torch.dot(change.to(direction), direction))
             moved = torch.addcmul(sites.origin, direction, step)
             left = change - network.prior_pull(moved - sites.origin).double()
-            sites.shift.sub_(left / len(sites))
             sites.origin.copy_(moved)
+            sites.share_out(-left, sites.posterior(network.prior_at(sites.origin)).rho, network.own_rho)
         network.marginal.rho.copy_(sites.posterior(network.prior_at(sites.origin)).rho)
         network.marginal.tau.copy_(network.marginal.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
 
     def refresh(self) -> None:
         """Recompute precisions from the sites, see the past from the current means, and put what that and rounding did
-        to the balance of slopes into the shift, for the coming visits to hear.
+        to the balance of slopes into those of all sites, for the coming visits to hear.
         """
         network, sites = self.network, self.sites
         exact = sites.posterior(network.prior_at(sites.origin))
@@ -213,12 +222,13 @@ class ParallelSchedule(Schedule):
         if network.past is not None:
             network.renew_past()
             exact = sites.posterior(network.prior_at(sites.origin))
-        sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
+        sites.share_out(exact.rho * sites.origin - exact.tau, exact.rho, network.own_rho)
 
     def _memory(self) -> int:
-        """Visits that the metric's running averages cover."""
-        lowest, highest = self.settings.memory
-        return min(highest, max(lowest, len(self.sites)))
+        """Visits that the metric's running averages cover: an epoch, because what H says of a direction must hold until
+        all batches that speak about it have been visited.
+        """
+        return max(self.settings.least_memory, len(self.sites))
 
     # --- a visit -----------------------------------------------------------------------------------------------------
 
@@ -236,7 +246,7 @@ class ParallelSchedule(Schedule):
     def before_visit(self) -> None:
         """Host-side bookkeeping: the weight of the running averages, and how much noise training may see."""
         self.n_visits += 1
-        gap = max(1, self.memory // self.settings.heard_visits)
+        gap = min(max(1, self.memory // self.settings.heard_visits), self.settings.heard_gap)
         is_full = self.n_visits > self.memory
         self.listens = not is_full or self.n_visits % gap == 0
         self.share.fill_(1.0 / min(self.n_visits, self.memory // min(gap, 2) if is_full else self.memory))
@@ -344,7 +354,17 @@ class ParallelSchedule(Schedule):
         curvature, reach = along(self.network, sweep, direction)
         if self.network.past is not None:
             curvature = curvature + torch.dot(direction, self.network.prior_pull(direction))
-        return step_of_batch(curvature, reach, model, n_batches=len(self.sites), settings=self.settings)
+        step = step_of_batch(curvature, reach, model, n_batches=len(self.sites), settings=self.settings)
+        return step * self._step_length
+
+    @property
+    def step_length(self) -> float:
+        """Factor on every step."""
+        return float(self._step_length)
+
+    @step_length.setter
+    def step_length(self, value: float) -> None:
+        self._step_length.fill_(value)
 
     @property
     def stretch(self) -> float:

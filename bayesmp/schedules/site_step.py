@@ -22,19 +22,22 @@ def take_site(sites: Sites, index: SiteIndex, fresh: Gaussian, marginal_rho: Ten
     """
     row = sites.row(index)
     if row is not None:
-        found = kernels.take_site(fresh, row, sites.origin, sites.shift, marginal_rho, factor=factor)
+        shared = (sites.origin, sites.shift, sites.offset)
+        found = kernels.take_site(fresh, row, *shared, marginal_rho, factor=factor)
         if found is not None:
             return found
     old_slope, old_rho = sites.get(index)
-    slope = torch.addcmul(fresh.tau, fresh.rho, sites.origin, value=-1.0).sub_(sites.shift.to(sites.origin))
+    slope = torch.addcmul(fresh.tau, fresh.rho, sites.origin, value=-1.0)
     lowest, highest = (torch.add(old_rho, marginal_rho, alpha=part) for part in (1.0 / factor - 1.0, factor - 1.0))
-    new_slope, new_rho = sites.replace(index, slope, fresh.rho.clamp(lowest, highest))
+    rho = fresh.rho.clamp(lowest, highest).to(sites.plan.dtype).to(slope)  # as the store rounds it
+    new_slope, new_rho = sites.replace(index, slope.sub_(sites.common(rho).to(slope)), rho)
     marginal_rho.add_(new_rho - old_rho)
-    return new_slope - old_slope
+    other_share = (new_rho.double() - old_rho.double()) * sites.offset
+    return other_share.add_(new_slope.double() - old_slope.double()).to(slope)  # as rounded, so that the balance stays
 
 
 def move_means(sites: Sites, network: Network, innovation: Tensor, direction: Tensor, step: Tensor) -> Tensor:
-    """Move the origin by a step along a direction; the shift takes up the balance, the marginal follows.
+    """Move the origin by a step along a direction; the slopes of all sites share out the balance, the marginal follows.
 
     Returns:
         The largest change of a mean, in posterior std.
@@ -42,12 +45,12 @@ def move_means(sites: Sites, network: Network, innovation: Tensor, direction: Te
     origin, marginal, n = sites.origin, network.marginal, len(sites)
     if network.past is None:
         parts = (marginal, direction, step, innovation, network.prior.rho)
-        found = kernels.move_means(origin, sites.shift, *parts, n_sites=n)
+        found = kernels.move_means(origin, sites.shift, sites.offset, *parts, n_sites=n)
         if found is not None:
             return found
     moved = torch.addcmul(origin, direction, step)
     change = moved - origin  # as rounded, so that the balance stays exact
     origin.copy_(moved)
-    sites.shift.add_(innovation - network.prior_pull(change), alpha=-1.0 / n)
+    sites.share_out(network.prior_pull(change) - innovation, marginal.rho, network.own_rho)
     torch.mul(marginal.rho, origin, out=marginal.tau)
     return (change.square_() * marginal.rho).amax().sqrt_()

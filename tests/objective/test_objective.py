@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def smooth_leaky_relu(z, v):
 def plain_outputs(sizes, mean, x, variances):
     """The smooth network written down once more; weights as (o, i + 1) matrices, one after the other."""
     start = 0
-    for k, (n_in, n_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for k, (n_in, n_out) in enumerate(pairwise(sizes)):
         matrix = mean[start : start + n_out * (n_in + 1)].view(n_out, n_in + 1)
         start += matrix.numel()
         x = x @ matrix[:, :-1].T + matrix[:, -1]
@@ -178,9 +179,13 @@ def test_a_linear_network_ends_at_the_closed_form():
     objective, state = descent.objective, descent.state
     wide = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], 1)
     hessian = wide.T @ wide / state.noise + torch.diag(objective.prior_rho / state.width)
-    mean = torch.linalg.solve(hessian, wide.T @ y[:, 0] / state.noise + objective.prior_rho * objective.prior_mean / state.width)
+    mean = torch.linalg.solve(
+        hessian, wide.T @ y[:, 0] / state.noise + objective.prior_rho * objective.prior_mean / state.width
+    )
     torch.testing.assert_close(state.mean, mean, rtol=1e-6, atol=1e-8)
     look = descent.look()
-    assert state.noise == pytest.approx(objective.best_noise(look.misfit, look.curvature.degrees_of_freedom, 0.0), rel=1e-4)
+    assert state.noise == pytest.approx(
+        objective.best_noise(look.misfit, look.curvature.degrees_of_freedom, 0.0), rel=1e-4
+    )
 
     torch.testing.assert_close(look.curvature.unit_covariances(0)[0], torch.linalg.inv(hessian))

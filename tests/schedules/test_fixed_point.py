@@ -26,7 +26,7 @@ def linear_fixed_point(*, epochs=150, batch_size=9, seed=0):
 
 @pytest.mark.parametrize(
     "setting, value",
-    [("tightness", 1.0), ("tightness", 0.01), ("memory", (1, 1)), ("memory", (40, 40)), ("precision_factor", 1.2)],
+    [("tightness", 1.0), ("tightness", 0.01), ("least_memory", 1), ("least_memory", 40), ("precision_factor", 1.2)],
 )
 def test_the_fixed_point_does_not_depend_on_step_control(setting, value, monkeypatch):
     truth = linear_fixed_point()

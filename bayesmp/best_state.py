@@ -1,0 +1,247 @@
+"""The best state of a run is kept, and what diverges is taken back to it.
+
+An epoch diverges if its numbers are not finite, or if its training score is far worse than the best one so far. The run
+then goes on from the state that was kept, with steps half as long, which grow again in epochs that are good. Epochs are
+counted on, and the record of one that was taken back says so. At its end a run goes back to the best state, too, if it
+is much worse there.
+
+States are kept at refreshes of the belief, where leave-one-out scores judge the state as it is. Early ones may be far
+too good: until visits have been many and all noise is heard, the latest state is kept that has not become far worse.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesmp.history import EpochRecord
+from bayesmp.network_files import LEARNED_TENSORS
+from bayesmp.persistence import SavedFile
+from bayesmp.regime import Regime
+from bayesmp.run import Run
+from bayesmp.settings import SETTINGS, Settings
+
+LEAP = 1.0  # nats by which a score is far worse than another
+SMALL_ERROR = 0.1  # stds of the targets: of smaller errors, one is about as good as another
+SHORTER = 0.5  # factor on steps when an epoch is taken back
+GROWTH = 1.05  # factor on steps in an epoch that is good, until they are whole again
+NOT_COMPUTED = (ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]  # what a refresh at a broken state ends with
+
+
+@dataclass(frozen=True, eq=False)
+class KeptState:
+    """All that visits change in a run, as it was after an epoch.
+
+    Attributes:
+        epoch: after which it was kept.
+        scores: leave-one-out NLL and NLL in training then.
+        is_trusted: whether visits were many enough then for the leave-one-out score to be believed.
+        counters, regime, prior_width: of the schedule, and of the network.
+        tensors: copies of the run's and the network's.
+    """
+
+    epoch: int
+    scores: tuple[float, float]
+    is_trusted: bool
+    counters: dict[str, float]
+    regime: Regime
+    prior_width: float
+    tensors: dict[str, Tensor]
+
+    def description(self) -> dict[str, Any]:
+        """What a file says about it beside the tensors, as JSON holds it."""
+        return {
+            "epoch": self.epoch,
+            "scores": list(self.scores),
+            "is_trusted": self.is_trusted,
+            "counters": self.counters,
+            "regime": self.regime.to_json(),
+            "prior_width": self.prior_width,
+        }
+
+
+def tensors_of(run: Run) -> dict[str, Tensor]:
+    """The tensors that visits change, not copied."""
+    own = run.network.state()
+    return {
+        **{f"run.{name}": part for name, part in run._state().items()},
+        **{name: own[name] for name in LEARNED_TENSORS},
+    }
+
+
+# --- in training -----------------------------------------------------------------------------------------------------
+
+
+def stands(run: Run) -> bool:
+    """Whether the last epoch stands; if it has diverged, it is taken back.
+
+    Schedules without a length of their steps are left alone: the same epoch would come again.
+    """
+    if not run.schedule.has_step_length:
+        return True
+    if has_diverged(run):
+        take_back(run)
+        return False
+    run.schedule.step_length = min(1.0, GROWTH * run.schedule.step_length)
+    return True
+
+
+def has_diverged(run: Run) -> bool:
+    """Whether the last epoch's numbers are not finite, or far worse in training than those of the best epoch so far."""
+    last, marginal = run.history[-1], run.network.marginal
+    is_finite = all(map(math.isfinite, last.metrics.values())) and all(
+        bool(part.isfinite().all()) for part in (marginal.tau, marginal.rho)
+    )
+    if not is_finite:
+        return True
+    small = SMALL_ERROR**2 * float(run.y.var(0, correction=0).mean()) if run.y.is_floating_point() else 0.0
+    before = [training_score(record, small) for record in run.history if _counts(record, run)][:-1]
+    return training_score(last, small) > min(before, default=math.inf) + LEAP
+
+
+def _counts(record: EpochRecord, run: Run) -> bool:
+    """Whether an epoch was of the data as they are, and stands."""
+    return record.epoch > run._changed_at and not record.is_taken_back
+
+
+def training_score(record: EpochRecord, small: float) -> float:
+    """Of an epoch, in nats: NLL of labels; of noisy targets NLL with as much noise as there is error, the variance
+    `small` at least, whatever noise is believed in meanwhile.
+    """
+    rmse = record.metrics.get("rmse")
+    return record.metrics["nll"] if rmse is None else 0.5 * math.log(rmse**2 + small or math.ulp(0.0))
+
+
+def take_back(run: Run) -> None:
+    """Go on from the state that was kept, with shorter steps. Where none is kept yet, numbers that are not finite send
+    the run back to its start.
+    """
+    length = SHORTER * run.schedule.step_length
+    if run._best is not None:
+        go_back(run, run._best)
+    elif not all(bool(part.isfinite().all()) for part in tensors_of(run).values()):
+        _start_again(run)
+    run.schedule.step_length = length
+    run.history.records[-1] = replace(run.history[-1], is_taken_back=True)
+
+
+@torch.inference_mode()
+def _start_again(run: Run) -> None:
+    network = run.network
+    with torch.inference_mode(False):
+        network.reset()
+    run.schedule.resume({"n_visits": 0, "next_renewal": 1})
+    run._start()
+    run._last_mean.copy_(network.marginal.mean)
+
+
+def refresh(run: Run, epoch: int) -> None:
+    """Refresh the belief after an epoch, and keep the state if it is the best; what cannot be computed has diverged."""
+    try:
+        run._refresh_in_training(epoch)
+    except NOT_COMPUTED:
+        if not run.schedule.has_step_length:
+            raise
+        take_back(run)
+    else:
+        if not run.schedule.takes_all_data:  # whose objective only falls
+            run._best = keep_if_best(run, run._best)
+
+
+def keep_if_best(run: Run, kept: KeptState | None, *, settings: Settings = SETTINGS) -> KeptState | None:
+    """What to go back to, asked after a refresh: this state, or what was kept."""
+    record = run.history[-1]
+    score, in_training = record.loo["nll"], record.metrics["nll"]
+    is_early = (run.n_epochs - run._changed_at) * len(run.members) < settings.trusted_visits
+    is_cut = record.loo["clipped"] > settings.worse_clipped
+    is_trusted = not (is_early or is_cut or run.schedule.held_back() is not None)
+    if not math.isfinite(score) or (kept is not None and not _is_better(score, in_training, is_trusted, kept)):
+        return kept
+    tensors = tensors_of(run)
+    if sum(part.numel() for part in tensors.values()) > settings.kept_numbers:
+        return None
+    copies = {name: part.clone() for name, part in tensors.items()}
+    network, counters = run.network, dict(run.schedule.counters())
+    scores = score, in_training
+    return KeptState(run.n_epochs, scores, is_trusted, counters, network.regime, network.prior_width, copies)
+
+
+def _is_better(score: float, in_training: float, is_trusted: bool, kept: KeptState) -> bool:
+    if kept.is_trusted:
+        return is_trusted and score < kept.scores[0]
+    return score <= kept.scores[0] + LEAP or in_training <= kept.scores[1]
+
+
+# --- at the end ------------------------------------------------------------------------------------------------------
+
+
+def finish(run: Run) -> str:
+    """Believe anew at the end of a run, at the best state if the run has become much worse than that; returns what to
+    add to why it ended.
+    """
+    try:
+        run._finish()
+        if run._best is None or not ends_worse(run, run._best):
+            return _tell_taken_back(run)
+    except NOT_COMPUTED:
+        if not run.schedule.has_step_length:
+            raise
+        if run._best is None:
+            _start_again(run)
+            run._finish()
+            return "; it diverged, and is back at its start"
+    assert run._best is not None
+    go_back(run, run._best)
+    run.history.records[-1] = replace(run.history[-1], loo={}, is_taken_back=True)
+    run._finish()
+    return f"; went back to the state after epoch {run._best.epoch}"
+
+
+def _tell_taken_back(run: Run) -> str:
+    n = sum(record.is_taken_back for record in run.history if record.epoch > run._changed_at)
+    return f"; {n} epochs diverged and were taken back" if n else ""
+
+
+def ends_worse(run: Run, kept: KeptState, *, settings: Settings = SETTINGS) -> bool:
+    """Whether a run's last epoch is much worse than the best state: left out and in training, because a network that
+    learns noise by heart is worse left out alone; or far worse left out.
+    """
+    last = run.history[-1]
+    if not kept.is_trusted or last.is_taken_back:
+        return False
+    score, in_training = last.loo.get("nll", math.nan), last.metrics["nll"]
+    is_worse = all(
+        not now <= before + settings.worse_end for now, before in zip((score, in_training), kept.scores, strict=True)
+    )
+    return is_worse or not score <= kept.scores[0] + LEAP
+
+
+@torch.inference_mode()
+def go_back(run: Run, kept: KeptState) -> None:
+    """Take the state that was kept; epochs are counted on."""
+    for name, target in tensors_of(run).items():
+        target.copy_(kept.tensors[name])
+    run.network.regime = kept.regime
+    run.network.widen_prior(kept.prior_width)
+    run.sites.recount()
+    run.schedule.resume(kept.counters)
+
+
+def from_file(run: Run, file: SavedFile) -> KeptState | None:
+    """What the run in an open file may go back to; `run` is filled with the rest of it."""
+    found = file.header["run"].get("best_state")
+    if found is None:
+        return None
+    tensors = {}
+    for name, like in tensors_of(run).items():
+        tensors[name] = torch.empty_like(like)
+        file.fill(tensors[name], f"best_state.{name}")
+    regime = Regime(**found["regime"])
+    scores = tuple(found["scores"])
+    return KeptState(
+        found["epoch"], scores, found["is_trusted"], found["counters"], regime, found["prior_width"], tensors
+    )
