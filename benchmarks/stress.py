@@ -30,7 +30,7 @@ from benchmarks.stress_methods import BOOSTING, CONSTANT, LINEAR, METHODS, OURS,
 
 LIMIT, MEMORY = 300.0, 8.0  # seconds, GiB
 TOLERANCE = 0.01  # by which a score counts as level with another
-# By which a good method may be worse than a constant: where nothing can be learned; and, over the number of rows, what a
+# By which a good method may be worse than a constant: where nothing can be learned; and, over the rows, what a
 # constant loses itself if its mean is off by two standard errors. Of 20 draws of the smooth table with 3 and 10 rows,
 # ridge regression has a lower R2 by more than .05 + 4 / rows in one and none, by more than .05 + 1 / rows in 5 and 2.
 CHANCE, CHANCE_OF_FEW = 0.05, 4.0
