@@ -19,6 +19,7 @@ FAR_APART = 100.0  # the same for an input that is worth a word; nothing hangs o
 FEW = 0.01  # share of the values that may stand apart together, or one value; more are a group of their own
 FEWEST_TOLD = 10  # values; of fewer chance lets one stand apart too often
 
+RARE = 3.0  # stds from the centre at which the ones of a rare mark lie
 CLIP = 4.0  # stds from the centre at which a value counts fully; values further out count as if they lay there
 LIMIT = 8.0  # stds from the centre at which the furthest training value lies, at most
 ROUNDS = 50  # of centre and std in turn, at most; a handful suffice
@@ -93,9 +94,9 @@ class TableScaling:
 
         centre = mean of c,     std^2 = weighted mean of (c - centre)^2,     c = x clipped to centre -+ CLIP std
 
-    A wild value moves them by no more than one at CLIP std does. Weights are 1, but if more than 1 - 1 / CLIP^2 of the
-    values are equal, these have less: together CLIP^2 - 1 times as much as all others. So the ones of a rare indicator
-    lie at CLIP, however rare they are; by its standard deviation a single one among n zeros lies at sqrt(n).
+    A wild value moves them by no more than one at CLIP std does. Weights are 1, but if more than 1 - 1 / RARE^2 of the
+    values are equal, these have less: together RARE^2 - 1 times as much as all others. So the ones of a rare mark lie
+    at RARE, however rare they are; by its standard deviation a single one among n zeros lies at sqrt(n).
 
     Beyond CLIP, where the furthest training value would lie beyond LIMIT, the map bends:
 
@@ -144,10 +145,10 @@ def _robust_moments(x: NDArray[np.float64], mean: float, std: float) -> tuple[fl
     middle = float(np.median(x))
     differs = np.abs(x - middle) > ROUNDING * abs(middle)
     n_different = int(differs.sum())
-    is_nearly_equal = n_different * CLIP**2 < len(x)
+    is_nearly_equal = n_different * RARE**2 < len(x)
     if n_different == 0 or (not is_nearly_equal and float(np.abs(_standardised(x, mean, std)).max()) <= CLIP):
         return mean, std
-    n_equal = n_different * (CLIP**2 - 1.0) if is_nearly_equal else 0.0  # rows at the middle, as many as count
+    n_equal = n_different * (RARE**2 - 1.0) if is_nearly_equal else 0.0  # rows at the middle, as many as count
     counted, centre = x[differs] if is_nearly_equal else x, middle
     for _ in range(ROUNDS):
         std = _clipped_rms(np.abs(counted - centre), n_equal, abs(middle - centre))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bayesmp.data import Scaling, TableScaling, standardise
-from bayesmp.data.scaling import APART, CHUNK, CLIP, FAR_APART, LIMIT, usual_range, values_apart
+from bayesmp.data.scaling import APART, CHUNK, CLIP, FAR_APART, LIMIT, RARE, usual_range, values_apart
 
 
 def test_images_get_one_mean_and_std():
@@ -88,9 +88,9 @@ def ordinary(n=1000):
         "normal": rng.normal(3.0, 5.0, n),
         "uniform": rng.uniform(size=n),
         "integers": rng.integers(0, 7, n).astype(float),
-        "two values": np.where(np.arange(n) < 0.1 * n, 7.0, 5.0),
+        "two values": np.where(np.arange(n) < 0.2 * n, 7.0, 5.0),
         "large": 1e9 + rng.normal(size=n),
-        "mark as frequent as CLIP allows": (np.arange(n) < 63).astype(float),
+        "mark that is not rare": (np.arange(n) < 112).astype(float),
         "constant": np.full(n, 0.1),
     }
 
@@ -107,24 +107,24 @@ def test_ordinary_columns_are_standardised_and_nothing_else(kind):
 @pytest.mark.parametrize("n", [100, 1000, 10000])
 @pytest.mark.parametrize("k", [1, 5])
 @pytest.mark.parametrize("zero, one", [(0.0, 1.0), (7.0, -3.0)])
-def test_a_rare_mark_lies_at_the_clip(n, k, zero, one):
+def test_a_rare_mark_lies_at_three_stds(n, k, zero, one):
     """By the standard deviation it lies at sqrt(n / k). Its weighted std has a closed form."""
     x = np.where(np.arange(n) < k, one, zero)[:, None]
     found = TableScaling.fit(x)
     share, size = k / n, abs(one - zero)
     np.testing.assert_allclose(found.centre, zero + share * (one - zero), rtol=1e-12)
-    square = (1 - share) ** 2 / CLIP**2 + (1 - 1 / CLIP**2) * share**2
-    np.testing.assert_allclose(found.std, size * np.sqrt(square if share < 1 / CLIP**2 else share * (1 - share)))
+    square = (1 - share) ** 2 / RARE**2 + (1 - 1 / RARE**2) * share**2
+    np.testing.assert_allclose(found.std, size * np.sqrt(square if share < 1 / RARE**2 else share * (1 - share)))
     z = found.apply(x)[:, 0]
-    assert 0.98 * CLIP * (1 - share) < abs(z[0]) <= CLIP and abs(z[-1]) < 0.3
+    assert 0.97 * RARE < abs(z[0]) <= RARE and abs(z[-1]) < 0.3
     np.testing.assert_allclose(found.apply(zero + 2 * (x - zero))[0, 0], 2 * z[0] - z[-1])  # a straight line
 
 
 def test_the_scale_of_a_mark_is_continuous_in_its_share():
-    n = 16000
+    n = 9000
     stds = [TableScaling.fit((np.arange(n) < k).astype(float)[:, None]).std[0] for k in (999, 1000, 1001)]
     np.testing.assert_allclose(stds, stds[1], rtol=1e-3)
-    assert TableScaling.fit((np.arange(n) < 10).astype(float)[:, None]).std == pytest.approx(stds[1], rel=0.05)
+    assert TableScaling.fit((np.arange(n) < 10).astype(float)[:, None]).std == pytest.approx(stds[1], rel=0.07)
 
 
 def heavy(n=2000):
@@ -153,7 +153,7 @@ def test_no_training_value_lies_far_out(kind, dtype):
     differ = x[x != np.median(x)]
     order = np.argsort(x, kind="stable")
     assert (np.diff(z[order]) >= 0).all() and len(np.unique(z)) == len(np.unique(x))
-    assert 0.1 < np.ptp(np.quantile(found.apply(differ[:, None]), [0.25, 0.75])) < 3.0
+    assert 0.1 < np.ptp(np.quantile(found.apply(differ[:, None]), [0.25, 0.75])) < 5.0
     tolerance = 1e-2 if dtype == np.float32 else 1e-9
     np.testing.assert_allclose(found.undo(z[:, None])[:, 0], x, rtol=tolerance, atol=tolerance * float(found.std[0]))
 
@@ -164,7 +164,7 @@ def test_centre_and_std_solve_their_equations(kind):
     found = TableScaling.fit(x[:, None])
     weights = np.ones(len(x))
     if kind == "nearly all zero":
-        weights[x == 0.0] = (CLIP**2 - 1) * (x != 0.0).sum() / (x == 0.0).sum()
+        weights[x == 0.0] = (RARE**2 - 1) * (x != 0.0).sum() / (x == 0.0).sum()
     centre, std = clipped_moments(x, found.centre[0], found.std[0], weights)
     assert found.std == pytest.approx(std, rel=1e-6)
     assert abs(found.centre[0] - centre) < 1e-6 * std
@@ -201,7 +201,7 @@ def test_a_constant_column_with_rounding_errors_has_no_scale():
     found = TableScaling.fit(x)
     np.testing.assert_allclose(found.apply(x), 0.0, atol=1e-12)
     x[3] = 1.0
-    assert np.abs(TableScaling.fit(x).apply(x)).max() == pytest.approx(CLIP, rel=0.01)
+    assert np.abs(TableScaling.fit(x).apply(x)).max() == pytest.approx(RARE, rel=0.02)
 
 
 def test_whole_numbers_become_float32():
