@@ -169,9 +169,12 @@ def _clipped_rms(sizes: NDArray[np.float64], n_equal: float, equal_size: float) 
         Squares are formed in units in which the largest size is 2^REACH, so that they neither overflow nor vanish.
     """
     shift = REACH - int(np.frexp(sizes.max())[1])
-    rising = np.ldexp(np.sort(sizes), shift)
-    n = len(rising) + n_equal
-    sums = np.cumsum(np.square(rising))[::-1] + n_equal * np.ldexp(equal_size, shift) ** 2  # without the k largest
+    n = len(sizes) + n_equal
+    n_inner = max(len(sizes) - int(n / CLIP**2) - 1, 0)  # never clipped
+    parted = np.ldexp(np.partition(sizes, n_inner), shift)
+    rising = np.sort(parted[n_inner:])
+    inner = np.square(parted[:n_inner]).sum() + n_equal * np.ldexp(equal_size, shift) ** 2
+    sums = inner + np.cumsum(np.square(rising))[::-1]  # without the k largest
     left = n - CLIP**2 * np.arange(len(rising))
     sums, left, largest = sums[left > 0.0], left[left > 0.0], rising[::-1][left > 0.0]
     stds = np.sqrt(sums / left)

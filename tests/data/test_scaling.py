@@ -251,3 +251,11 @@ def test_among_few_values_none_stands_apart():
     assert values_apart(x[:, None]) == {}
     assert values_apart(np.append(x, 3.0)[:, None]) == {0: 8}
     assert values_apart(np.ones((1, 2))) == {}
+
+
+def test_a_side_with_values_next_to_the_median_has_the_scale_of_the_quartiles():
+    """Of ten values, the second highest is the median but for a little; the highest is as far as the others' spread."""
+    x = np.array([-1.0, -0.9, -0.8, -0.5, -0.3, 0.0, 0.01, 0.02, 0.03, 1.0])
+    assert values_apart(x[:, None]) == {}
+    x[-1] = 1e3
+    assert values_apart(x[:, None]) == {0: 9}
