@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -104,7 +105,9 @@ class Changes(RuleBasedStateMachine):
             assert_holds(self.trainer, self.model)
 
 
-TestChanges = Changes.TestCase
+TestChanges = pytest.mark.filterwarnings("ignore:training ended worse than a constant")(
+    Changes.TestCase
+)  # runs are short
 TestChanges.settings = settings(
     max_examples=20,
     stateful_step_count=12,

@@ -167,6 +167,7 @@ def sine_halves(n=40, seed=0):
     return (x, y), (x[: n // 2], y[: n // 2]), (x[n // 2 :], y[n // 2 :])
 
 
+@pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # the diagonal one does
 def test_halves_of_a_sine():
     """The left half yesterday, the right one today: near all data at once, where the others have forgotten the left.
 
@@ -269,6 +270,7 @@ def test_learned_noise_is_a_prior_too():
 # --- files, devices, refusals ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # runs are short
 @pytest.mark.parametrize("n", [20, 120])
 def test_a_saved_network_keeps_its_past(n, tmp_path):
     """Over anchors and over all weights; untrained, trained, moved to float64, and as the prior of the next day."""
@@ -293,6 +295,7 @@ def test_a_saved_network_keeps_its_past(n, tmp_path):
     torch.testing.assert_close(wide.predict(x).mean.float(), yesterday.predict(x).mean, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # runs are short
 def test_a_run_with_a_past_goes_on_where_it_stopped(tmp_path):
     """Bit for bit, as without a past."""
     x, y = linear_data(40, 3)
