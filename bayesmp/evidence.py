@@ -29,6 +29,7 @@ from bayesmp.gaussian import Moments
 from bayesmp.layers.linear import all_dense
 from bayesmp.network import Network
 
+MAX_EXACT = 2048  # weights, or outputs of training data, up to which the belief of a regression is exact
 FEW_SHARED = 16_384  # weights of a network with shared ones, up to which its belief has twice as many anchors
 
 
@@ -205,7 +206,8 @@ def plan_belief(network: Network, n_examples: int, *, max_rank: int | None = Non
     """
     max_rank = most_anchors(network) if max_rank is None else max_rank
     n_kept = 0 if network.past is None else len(network.past)
-    return plan(network.layout, n_examples * network.n_outputs + n_kept, max_rank=max_rank)
+    n_rows, room = n_examples * network.n_outputs + n_kept, MAX_EXACT if network.head.has_noise else MAX_RANK
+    return plan(network.layout, n_rows, max_rank=max_rank, room=room)
 
 
 def make_basis(

@@ -140,7 +140,7 @@ class Settings:
     spread_pace: float = 0.5
     damping_factors: tuple[float, float] = (3.0, 4.0)
     least_left: float = 0.05
-    first_rows: int = 2048
+    first_rows: int = 1024
     rest_fall: tuple[float, float] = (0.1, 0.0005)
     least_miss: float = 0.01
     worse_end: float = 0.25

@@ -46,13 +46,13 @@ class Plan:
     n_bytes: int
 
 
-def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK) -> Plan:
+def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK, room: int = MAX_RANK) -> Plan:
     """The form for a network with this layout and n_rows = examples x outputs of training data.
 
     The smaller of weights and rows decides: with few weights all of them, with few rows all of those as anchors, both
-    exact; with many of both, max_rank rows as anchors.
+    exact; with more than `room` of both, max_rank rows as anchors.
     """
-    n_weights, room = layout.n_weights, max(MAX_RANK, max_rank)
+    n_weights, room = layout.n_weights, max(room, max_rank)
     if n_weights <= min(n_rows, room):
         return Plan("full", n_weights, True, 8 * n_weights**2)
     is_exact = n_rows <= room

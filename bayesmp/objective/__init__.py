@@ -4,9 +4,11 @@ from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
 from bayesmp.objective.descent import Descent, DescentState
 from bayesmp.objective.function import Slopes, SmoothFunction
 from bayesmp.objective.objective import Look, Objective
-from bayesmp.objective.rest import falls_no_more
+from bayesmp.objective.rest import FEWEST, FEWEST_OF_JOINED, falls_no_more
 
 __all__ = [
+    "FEWEST",
+    "FEWEST_OF_JOINED",
     "Curvature",
     "Descent",
     "DescentState",

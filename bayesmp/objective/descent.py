@@ -17,8 +17,10 @@ from bayesmp.layers.base import Local
 from bayesmp.objective.curvature import OverRows
 from bayesmp.objective.function import Slopes, Variances, zero_variances
 from bayesmp.objective.objective import Look, Objective
+from bayesmp.objective.rest import falls_no_more
 from bayesmp.settings import SETTINGS, Settings
 
+WIDE_EVERY = 8  # steps between two looks at variances of layers with many inputs
 MOST_INPUTS = 256  # of a layer whose units' covariances are held; of more, the variances at the examples are
 Rows = slice | Tensor
 LEAST_DAMPING, MOST_TRIES = 1e-4, 12
@@ -121,6 +123,15 @@ class Descent:
 
         return variance
 
+    def fit(self) -> None:
+        """The first steps, until the data are fitted."""
+        values: list[float] = []
+        while self.fits_only:
+            look = self.step().look
+            values.append(look.value - look.curvature.half_log_det)
+            if falls_no_more(values, int(self.objective.n_counted), settings=self.settings):
+                self.state = replace(self.state, n_steps=self.settings.fitting_steps)
+
     def step(self) -> StepInfo:
         """Move the means by one step, and let noise, width and spread follow.
 
@@ -182,7 +193,8 @@ class Descent:
             return torch.zeros(0, dtype=look.slope.dtype, device=look.slope.device)
         curvature = look.curvature
         if function.shapes[layer][1] > MOST_INPUTS and isinstance(curvature, OverRows):
-            return curvature.unit_variances(layer)
+            is_due = self.state.n_steps % WIDE_EVERY == 0  # they take far longer than a step
+            return curvature.unit_variances(layer) if is_due else self.state.spread[layer]
         return curvature.unit_covariances(layer)
 
     def from_state(self, state: DescentState) -> Descent:

@@ -26,7 +26,17 @@ from bayesmp.groups import copies_count_once
 from bayesmp.layers.base import Gradient
 from bayesmp.leave_one_out import without_own
 from bayesmp.network import Network
-from bayesmp.objective import Descent, DescentState, Look, Objective, OverRows, SmoothFunction, falls_no_more
+from bayesmp.objective import (
+    FEWEST,
+    FEWEST_OF_JOINED,
+    Descent,
+    DescentState,
+    Look,
+    Objective,
+    OverRows,
+    SmoothFunction,
+    falls_no_more,
+)
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.prior_width import learns_width
 from bayesmp.settings import SETTINGS, Settings
@@ -202,38 +212,53 @@ class ObjectiveSchedule(Schedule):
         """First steps from several starts on a part of the data: that goes on which has the best objective. Then rows
         join, four times as many after each rest, until the next look is at all of them.
         """
-        settings, n_weights = self.settings, len(self.network.start)
+        settings = self.settings
         order = torch.randperm(len(y), generator=self.generator(0))
-        n_joined = max(settings.first_rows, 2 * n_weights // y[0].numel())
-        n_joined = len(y) if n_joined > len(y) // 2 else n_joined
-        x_part, y_part = _some(x, y, order, n_joined)
-        start = self.descent(x_part, y_part)
+        n_joined = self._joined(settings.first_rows, len(y))
+        start = self.descent(*_some(x, y, order, n_joined))
         ends: list[tuple[float, int, Descent]] = []
-        for smoothing in settings.smoothings:
+        for smoothing in settings.smoothings[: self.n_starts]:
             descent = start.from_state(replace(start.state, smoothing=smoothing))
-            values = [descent.step().value for _ in range(settings.fitting_steps + settings.trial_steps)]
+            descent.fit()
+            n_tried = settings.trial_steps if self.n_starts > 1 else 1
+            values = [descent.step().value for _ in range(n_tried)]
             ends.append((values[-1], len(ends), descent))
         descent = min(ends, key=lambda end: end[:2])[2]
         while n_joined < len(y):
             self._rest_on_part(descent, n_joined)
             self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
-            n_joined = len(y) if 4 * n_joined > len(y) // 2 else 4 * n_joined
+            n_joined = self._joined(4 * n_joined, len(y))
             if n_joined < len(y):
                 descent = self.descent(*_some(x, y, order, n_joined))
         self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
         self._state = self._with_rows(self._state, len(y))
 
+    @property
+    def n_starts(self) -> int:
+        """How many shares of smoothing are tried: one suffices where there is one layer of activations; in deeper
+        networks the belief about what data leave open may be too wide to average over.
+        """
+        return 1 if len(self.function.nodes) < 3 else len(self.settings.smoothings)
+
+    @staticmethod
+    def _joined(n: int, n_all: int) -> int:
+        """How many rows are looked at next; the last part that joins is not a small one."""
+        return n if 2 * n <= n_all else n_all
+
     def _rest_on_part(self, descent: Descent, n: int) -> None:
         """Steps until the objective of these rows falls no more."""
         values: list[float] = []
-        while not falls_no_more(values, n) and descent.state.n_refused < MOST_REFUSED:
+        fewest = FEWEST if n == self.settings.first_rows else FEWEST_OF_JOINED
+        while not falls_no_more(values, n, fewest=fewest) and descent.state.n_refused < MOST_REFUSED:
             values.append(descent.step().value)
 
     def falls_no_more(self, values: Sequence[float]) -> bool:
         """Whether the objective, after each epoch, has come to rest."""
         assert self._state is not None and self._y is not None
         is_stuck = self._state.n_refused >= MOST_REFUSED
-        return is_stuck or falls_no_more(values, self._y.numel())
+        has_joined = self._joined(self.settings.first_rows, len(self._y)) < len(self._y)
+        fewest = FEWEST_OF_JOINED if has_joined else FEWEST
+        return is_stuck or falls_no_more(values, self._y.numel(), fewest=fewest)
 
     def descent(self, x: Tensor, y: Tensor) -> Descent:
         """Where the descent is, for some data."""
