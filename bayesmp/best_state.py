@@ -1,10 +1,10 @@
 """The best state of a run is kept, and what diverges is taken back to it.
 
 An epoch diverges if its numbers are not finite, or if its training score is far worse than the best one so far and
-than one guess for all; up to that, errors may rise for a good reason: training hears of more noise. The run then goes on
-from the state that was kept, with steps half as long, which grow again in epochs that are good. Epochs are counted on,
-and the record of one that was taken back says so. At its end a run goes back to the best state, too, if it is much worse
-there.
+than one guess for all; up to that, errors may rise for a good reason: training hears of more noise. The run then goes
+on from the state that was kept, with steps half as long, which grow again in epochs that are good. Epochs are counted
+on, and the record of one that was taken back says so. At its end a run goes back to the best state, too, if it is
+much worse.
 
 States are kept at refreshes of the belief, where leave-one-out scores judge the state as it is. Early ones may be far
 too good: until visits have been many and all noise is heard, the latest state is kept that has not become far worse.
