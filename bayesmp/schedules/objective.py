@@ -202,11 +202,17 @@ class ObjectiveSchedule(Schedule):
             self.network.widen_prior(self._state.width)
             self.sites.origin.copy_(self.function.to_flat(self._state.mean).to(self.sites.origin))
             metrics = self._metrics(info.look, y, noise)
-            precision = self.network.flat.pack(self.network.unpack(self.network.marginal.rho)).double()
-            moved = (self.function.to_flat(info.moved).square() * precision).amax().sqrt()
+            moved = (info.moved.square() * info.look.curvature.diagonal).amax().sqrt()
+            self._tell_marginal(info.look)
         share = torch.ones(len(self.function.nodes)) * (0.0 if descent.state.n_refused else 1.0)
         nothing = torch.zeros((), dtype=torch.int64)
         return VisitInfo(share, nothing, 1, moved, metrics), info.value
+
+    def _tell_marginal(self, look: Look) -> None:
+        """Let the network's marginal be that of the means reached, which `settle` will tell exactly."""
+        marginal = self.network.marginal
+        marginal.rho.copy_(self.function.to_flat(look.curvature.diagonal))
+        marginal.tau.copy_(marginal.rho * self.sites.origin)
 
     def _find_the_way(self, x: Tensor, y: Tensor) -> None:
         """First steps from several starts on a part of the data: that goes on which has the best objective. Then rows
