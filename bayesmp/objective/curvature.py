@@ -142,6 +142,11 @@ class OverWeights(Curvature):
         return float(len(self.prior_rho) - (self.prior_rho * self.covariance.diagonal()).sum())
 
 
+def is_even(precisions: Sequence[Tensor]) -> bool:
+    """Whether all units of a layer have the same prior, for all layers, (o, i) each."""
+    return all(bool((part == part[0]).all()) for part in precisions)
+
+
 class OverRows(Curvature):
     """S = I + R P^{-1} R^T over all rows of the data, output by output, where layers are dense and their prior is the
     same for all units.
@@ -181,8 +186,7 @@ class OverRows(Curvature):
         """Whether layers are dense, and all units of a layer have the same prior."""
         rows = prior_rho.split([n_out * n_in for n_out, n_in in shapes])
         parts = [part.view(shape) for part, shape in zip(rows, shapes, strict=True)]
-        is_even = all(bool((part == part[0]).all()) for part in parts)
-        return is_even and all(part.inputs.shape[1] == 1 for part in gradients)
+        return is_even(parts) and all(part.inputs.shape[1] == 1 for part in gradients)
 
     @staticmethod
     def _across(scaled: Tensor) -> Tensor:
