@@ -70,7 +70,11 @@ def warn(run: Run, *, stacklevel: int) -> None:
 
 
 def category(message: str) -> type[Warning]:
-    """Of a warning with this text."""
-    from sklearn.exceptions import ConvergenceWarning  # takes a second to import
-
-    return ConvergenceWarning if WORSE in message else UserWarning
+    """Of a warning with this text; scikit-learn's own where it is there."""
+    if WORSE not in message:
+        return UserWarning
+    try:
+        from sklearn.exceptions import ConvergenceWarning  # takes a second to import
+    except ImportError:
+        return UserWarning
+    return ConvergenceWarning

@@ -78,6 +78,6 @@ class Fitted:
     @classmethod
     def from_state(cls, description: dict[str, Any], state: dict[str, Tensor]) -> Fitted:
         """What `description` and `state` said."""
-        known, none = set(description["known"]), torch.zeros(0)
+        known, none = set(description["known"]), torch.zeros(0, device="cpu")
         spread = tuple(state[f"spread.{k}"] if k in known else none for k in range(description["n_layers"]))
         return cls(description["objective"], description["noise"], description["smoothing"], spread)

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 BY_CHANCE = 0.01  # share of all pairs of rows with equal targets, above which targets have few values
@@ -111,6 +109,9 @@ def _merged(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.i
     """A number per row, the same for rows that equal numbers in either array link: the parts of a graph whose nodes are
     these numbers, and whose edges are the rows.
     """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
     n_first, n_second = int(first.max()) + 1, int(second.max()) + 1
     edges = coo_matrix((np.ones(len(first)), (first, n_first + second)), shape=(n_first + n_second,) * 2)
     return connected_components(edges, directed=False)[1][first]

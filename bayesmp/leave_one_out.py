@@ -245,9 +245,10 @@ def _scaled(covariance: Tensor, root: Tensor) -> Tensor:
 
 
 def _positive(matrices: Tensor) -> Tensor:
-    """Without what rounding has made negative, (b, k, k)."""
+    """Without what rounding has made negative, (b, k, k), nor will in their factors."""
     values, vectors = _eigh(matrices)
-    return (vectors * values.clamp_min(0.0)[:, None, :]) @ vectors.transpose(1, 2)
+    least = 8 * torch.finfo(values.dtype).eps * values.amax(1, keepdim=True).clamp_min(0.0)
+    return (vectors * values.clamp_min(least)[:, None, :]) @ vectors.transpose(1, 2)
 
 
 def _eye_like(matrices: Tensor) -> Tensor:

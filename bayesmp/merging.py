@@ -45,13 +45,15 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     network = copy.deepcopy(first.network)
     network.reset()
     x, y = torch.cat([run.x for run in runs]), torch.cat([run.y for run in runs])
-    merged = Trainer._with_known(network, x, y, first.config)
+    with_objective = all(run.has_objective for run in runs)
+    merged = Trainer._with_known(network, x, y, first.config, with_objective=with_objective)
     network.flat_targets = merged._flat_targets = first.network.flat_targets
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
     merged._arrange([rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members])
     merged._start()
     network.widen_prior(_width_of(runs))
-    merged.schedule.join([run.schedule for run in runs])
+    if len({run.has_objective for run in runs}) == 1:  # else they know different things, and visits tell them anew
+        merged.schedule.join([run.schedule for run in runs])
     _take_sites(merged, runs)
     merged.schedule.refresh()
     merged._last_mean.copy_(network.marginal.mean)

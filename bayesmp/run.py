@@ -49,10 +49,19 @@ class Run:
     Args:
         network, x, y, config, groups: as for Trainer.
         is_new: False if these data were accepted before; few that are left of them may look unscaled.
+        with_objective: whether training has an objective, where it went on before with or without; None: if it can.
     """
 
     def __init__(
-        self, network: Network, x: Any, y: Any, config: TrainConfig, *, groups: Any = None, is_new: bool = True
+        self,
+        network: Network,
+        x: Any,
+        y: Any,
+        config: TrainConfig,
+        *,
+        groups: Any = None,
+        is_new: bool = True,
+        with_objective: bool | None = None,
     ) -> None:
         x, y = examples.as_arrays(x, y)
         network.take_shape(np.shape(x)[1:])
@@ -67,6 +76,7 @@ class Run:
 
         self.network = network
         self.config = config
+        self._with_objective = with_objective
         self.history = History()
         self.x = examples.place_inputs(x, network.device, network.dtype, config.data_store)
         self.y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
@@ -100,6 +110,7 @@ class Run:
             seed=config.seed,
             joint=config.joint,
             learn_prior=config.learn_prior,
+            with_objective=self._with_objective,
         )
 
     def _start(self) -> None:
@@ -121,6 +132,11 @@ class Run:
         self._start()
         self._last_mean = network.marginal.mean.clone()  # at the last refresh
         self._tell_memory()
+
+    @property
+    def has_objective(self) -> bool:
+        """Whether training has an objective (schedules/objective.py)."""
+        return isinstance(self.schedule, ObjectiveSchedule)
 
     @property
     def n_epochs(self) -> int:

@@ -29,6 +29,7 @@ def save(run: Run, path: persistence.PathLike) -> None:
         "network": network.description(),
         "run": {
             "config": asdict(run.config),
+            "has_objective": run.has_objective,
             "history": run.history.to_json(),
             "counters": run.schedule.counters(),
             "refreshed_at": run._refreshed_at,

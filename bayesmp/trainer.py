@@ -86,11 +86,11 @@ class Trainer(Run):
             self._begin()
 
     @classmethod
-    def _with_known(cls, network: Network, x: Any, y: Any, config: TrainConfig) -> Trainer:
+    def _with_known(cls, network: Network, x: Any, y: Any, config: TrainConfig, *, with_objective: bool) -> Trainer:
         """A run on data that were accepted before, to be filled; no checks of their scale."""
         trainer = cls.__new__(cls)
         trainer.checkpoints = None
-        Run.__init__(trainer, network, x, y, config, is_new=False)
+        Run.__init__(trainer, network, x, y, config, is_new=False, with_objective=with_objective)
         trainer._begin()
         return trainer
 
@@ -335,7 +335,8 @@ class Trainer(Run):
         with persistence.opened(path, kinds=("run",)) as file:
             network = from_file(file, classes).to(run_files.find_device(device, file))
             network.reset()
-            trainer = cls._with_known(network, x, y, run_files.config_of(file))
+            with_objective = file.header["run"].get("has_objective", False)  # before there was one, no run had it
+            trainer = cls._with_known(network, x, y, run_files.config_of(file), with_objective=with_objective)
             trainer._take(file)
         return trainer
 

@@ -255,6 +255,7 @@ def captured(monkeypatch):
 def test_leverages_add_up_to_the_degrees_of_freedom(monkeypatch):
     """By themselves where the belief is exact; by one factor for all where it is not, or where part is judged."""
     seen = captured(monkeypatch)
+    few_anchors(monkeypatch, 64)
     x, y = linear_data(1100, n_in=10)
     wide = mlp([10, 120, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64)
     small = mlp([10, 5, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64)
@@ -356,8 +357,8 @@ def test_part_of_the_data_stands_for_all():
 
 
 def test_the_plan_of_a_run_is_known_before_it_starts():
-    network = mlp([10, 120, 1], bmp.Regression(NOISE_VAR))
-    assert joint.memory_plan(network, 100).is_exact and not joint.memory_plan(network, 2000).is_exact
+    network = mlp([10, 200, 1], bmp.Regression(NOISE_VAR))
+    assert joint.memory_plan(network, 100).is_exact and not joint.memory_plan(network, 3000).is_exact
 
 
 def test_the_score_of_a_classifier_counts_wrong_classes():

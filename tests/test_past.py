@@ -24,8 +24,8 @@ def linear(n_in=4, n_out=1, dtype=torch.float64):
     return bmp.Network([bmp.Linear(n_in, n_out)], bmp.Regression(NOISE_VAR)).to(dtype)
 
 
-def trained(network, x, y, epochs=40, batch_size=16):
-    bmp.fit(network, x, y, epochs=epochs, batch_size=batch_size)
+def trained(network, x, y, epochs=40, batch_size=16, **options):
+    bmp.fit(network, x, y, epochs=epochs, batch_size=batch_size, **options)
     return network
 
 
@@ -111,7 +111,7 @@ def test_prior_and_past_are_the_precision_of_the_belief(n, form):
     assert order.shape == flat[0].shape
     jacobian = torch.stack(flat)
     expected = (jacobian @ torch.linalg.inv(precision) * jacobian).sum(1)
-    found = yesterday.belief.plain.covariance(gradients)[:, 0, 0]
+    found = yesterday.belief.to_first_order.covariance(gradients)[:, 0, 0]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0.0)
     assert float(today.yesterday.rho.sum()) == pytest.approx(float(dense_precision(today).trace()), rel=1e-6)
 
@@ -119,7 +119,8 @@ def test_prior_and_past_are_the_precision_of_the_belief(n, form):
 def test_the_pull_is_the_slope_of_yesterdays_outputs():
     """Renewed at other means, the past pulls with the gradient of its weighted squared distance from yesterday."""
     x, y = linear_data(30, 3)
-    yesterday = trained(mlp([3, 20, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64), x, y, epochs=20)
+    yesterday = mlp([3, 20, 1], bmp.Regression(NOISE_VAR), dtype=torch.float64)
+    trained(yesterday, x, y, epochs=20, joint=True)  # whose function is not a smooth one
     today = yesterday.as_prior()
     assert torch.equal(today.past.points.x, x)
     target = today.yesterday.outputs.clone()
@@ -181,8 +182,8 @@ def test_halves_of_a_sine():
     diagonal, forgetful = make(), make()
     diagonal.prior = yesterday.marginal.map(torch.clone)
     forgetful.start = yesterday.marginal.mean.double()
-    trained(diagonal, *right, epochs=80)
-    trained(forgetful, *right, epochs=80)
+    trained(diagonal, *right, epochs=80, joint=True)  # as networks with a past are trained
+    trained(forgetful, *right, epochs=80, joint=True)
     grid = torch.linspace(-1.0, 1.0, 81)[:, None]
     expected = whole.predict(grid).mean
 

@@ -166,9 +166,9 @@ def test_sites_in_bfloat16_matter_less_than_the_order_of_batches(head):
     """With shares of sums, on average over three draws of the starting means: how far predictions move, in stds."""
     moved = {"rounding": 0.0, "order": 0.0}
     for network_seed in range(3):
-        _, exact = posterior(head=head, epochs=20, network_seed=network_seed)
+        _, exact = posterior(head=head, epochs=20, network_seed=network_seed, joint=True)
         for cause, options in (("rounding", {"site_dtype": "bfloat16"}), ("order", {"seed": 1})):
-            trainer, other = posterior(head=head, epochs=20, network_seed=network_seed, **options)
+            trainer, other = posterior(head=head, epochs=20, network_seed=network_seed, joint=True, **options)
             assert (trainer.network.sum_share < 0.9).any() and trainer.check_invariant() < 1e-3
             moved[cause] += ((other.mean - exact.mean).abs() / exact.epistemic_var.sqrt()).mean().item() / 3
     assert moved["rounding"] < moved["order"]

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "split_mnist.py"
 
@@ -17,6 +18,7 @@ def load_example(monkeypatch):
     return module
 
 
+@pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # after so few epochs it does
 def test_tasks_in_a_row(tmp_path, monkeypatch, capsys):
     """On scikit-learn's digits: with `as_prior` old classes stay, by training on alone they do not."""
     monkeypatch.setenv("BAYESMP_DATA", str(tmp_path / "nothing here"))

@@ -227,7 +227,7 @@ def test_history_has_a_row_per_epoch(kind, metrics, schedule):
 def test_metrics_of_an_epoch_are_means_over_all_examples_before_their_visit():
     """One batch: the first epoch's RMSE is that of the start, whatever the visit then changes."""
     network = mlp([3, 4, 1], bmp.Regression(0.09), dtype=torch.float64)
-    trainer = bmp.Trainer(network, X, Y, batch_size=100)
+    trainer = bmp.Trainer(network, X, Y, batch_size=100, joint=True)
     predicted = network.predict(X).mean
     trainer.run(1)
     assert trainer.history[0].metrics["rmse"] == pytest.approx((predicted - Y).square().mean().sqrt().item())
@@ -301,7 +301,7 @@ def test_the_seed_decides_who_shares_a_batch_and_membership_never_changes():
 
 
 def test_epochs_visit_every_batch_once_in_changing_order():
-    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.09)), X, Y, batch_size=2)
+    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.09)), X, Y, batch_size=2, joint=True)
     visits = []
     inner = trainer.schedule.visit
 

@@ -27,7 +27,7 @@ from bayesmp.constant_guess import WHAT_TO_DO, WORSE
 from bayesmp.data import Scaling, TableScaling
 from bayesmp.data.scaling import FAR_APART, values_apart
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
-from bayesmp.groups import check_groups, groups_of
+from bayesmp.groups import check_groups, groups_of, whole_groups
 from bayesmp.heads import Head, mixture
 from bayesmp.history import History
 from bayesmp.influence import predict_left_out
@@ -196,7 +196,7 @@ class MPEstimator(BaseEstimator, ABC):
         histories = self._run(networks, inputs, posed.targets, seeds)
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
-            scores = loo_scores(networks, histories, inputs, posed.targets)
+            scores = loo_scores(networks, histories, inputs, posed.targets, self._groups)
         self._seeds, self._x, self._y, self._x_scaling, self._y_scaling = seeds, x, y, x_scaling, posed.scaling
         self.networks_, self.histories_ = [network.to(torch.float64) for network in networks], histories
         self.n_iter_ = max(len(history) for history in histories)
@@ -317,7 +317,9 @@ def _as_one(predictions: list[Any]) -> Any:
 
 
 @undisturbed()
-def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any]) -> tuple[float, float]:
+def loo_scores(
+    networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any], groups: Tensor
+) -> tuple[float, float]:
     """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
 
     What a network says of a row without that row follows from its own belief, as in `trainer.influence`; the mixture of
@@ -328,7 +330,10 @@ def loo_scores(networks: list[Network], histories: list[History], x: Floats, y: 
     inputs = torch.as_tensor(x, dtype=networks[0].dtype)
     targets = networks[0].head.check_targets(y, networks[0].n_outputs)
     targets = targets.to(inputs) if targets.is_floating_point() else targets
-    rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: SETTINGS.refresh_examples]
+    if networks[0].fitted is not None:
+        rows = whole_groups(groups, SETTINGS.judged_examples)
+    else:
+        rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: SETTINGS.refresh_examples]
     found = _as_one([predict_left_out(network, inputs, targets, rows) for network in networks])
     known = targets[rows]
     if known.is_floating_point():

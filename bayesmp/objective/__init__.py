@@ -1,6 +1,6 @@
 """Training by one objective: the evidence of the linearised, smoothed network."""
 
-from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
+from bayesmp.objective.curvature import Curvature, OverRows, OverWeights, is_even
 from bayesmp.objective.descent import Descent, DescentState
 from bayesmp.objective.function import Slopes, SmoothFunction
 from bayesmp.objective.objective import Look, Objective
@@ -19,4 +19,5 @@ __all__ = [
     "Slopes",
     "SmoothFunction",
     "falls_no_more",
+    "is_even",
 ]

@@ -67,6 +67,11 @@ class Curvature(ABC):
 
     @property
     @abstractmethod
+    def diagonal(self) -> Tensor:
+        """Of H, (w,)."""
+
+    @property
+    @abstractmethod
     def degrees_of_freedom(self) -> float:
         """How many directions in weight space data have settled, tr(I - P H^{-1})."""
 
@@ -129,8 +134,17 @@ class OverWeights(Curvature):
         return own.view(n_out, n_in, n_out, n_in).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
 
     @property
+    def diagonal(self) -> Tensor:
+        return self.data.diagonal() + self.prior_rho
+
+    @property
     def degrees_of_freedom(self) -> float:
         return float(len(self.prior_rho) - (self.prior_rho * self.covariance.diagonal()).sum())
+
+
+def is_even(precisions: Sequence[Tensor]) -> bool:
+    """Whether all units of a layer have the same prior, for all layers, (o, i) each."""
+    return all(bool((part == part[0]).all()) for part in precisions)
 
 
 class OverRows(Curvature):
@@ -172,8 +186,7 @@ class OverRows(Curvature):
         """Whether layers are dense, and all units of a layer have the same prior."""
         rows = prior_rho.split([n_out * n_in for n_out, n_in in shapes])
         parts = [part.view(shape) for part, shape in zip(rows, shapes, strict=True)]
-        is_even = all(bool((part == part[0]).all()) for part in parts)
-        return is_even and all(part.inputs.shape[1] == 1 for part in gradients)
+        return is_even(parts) and all(part.inputs.shape[1] == 1 for part in gradients)
 
     @staticmethod
     def _across(scaled: Tensor) -> Tensor:
@@ -264,6 +277,11 @@ class OverRows(Curvature):
             half = torch.linalg.solve_triangular(self._factor, own, upper=False)
             found.append(kernel.diagonal() - half.square().sum(0))
         return torch.stack(found, 1).clamp_min(0.0)
+
+    @property
+    def diagonal(self) -> Tensor:
+        layers = zip(self.inputs, self.scaled, strict=True)
+        return self.prior_rho + torch.cat([(part.square().sum(0).T @ x.square()).flatten() for x, part in layers])
 
     @property
     def degrees_of_freedom(self) -> float:

@@ -21,12 +21,15 @@ def make_schedule(
     seed: int,
     joint: bool | None = None,
     learn_prior: bool | None = None,
+    with_objective: bool | None = None,
 ) -> Schedule:
     """The schedule of this name, or a ValueError; `joint` and `learn_prior` concern the parallel one, which has an
-    objective where that can be computed for so many examples.
+    objective where that can be computed for so many examples, or where it is asked for.
     """
     check_schedule(name)
-    if name == "parallel" and joint is None and has_objective(network, n_examples):
+    if with_objective is None:
+        with_objective = name == "parallel" and joint is None and has_objective(network, n_examples)
+    if with_objective:
         return ObjectiveSchedule(network, sites, seed=seed, learn_prior=learn_prior)
     if name == "parallel":
         return ParallelSchedule(network, sites, seed=seed, joint=joint, learn_prior=learn_prior)

@@ -18,12 +18,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesmp.belief import AnchoredBasis, Points
-from bayesmp.evidence import Evidence, make_basis, plan_belief
+from bayesmp.belief import AnchoredBasis, Plan, Points
+from bayesmp.evidence import MAX_EXACT, Evidence, make_basis, plan_belief
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
 from bayesmp.groups import copies_count_once
 from bayesmp.layers.base import Gradient
+from bayesmp.layers.linear import all_dense
 from bayesmp.leave_one_out import without_own
 from bayesmp.network import Network
 from bayesmp.objective import (
@@ -36,6 +37,7 @@ from bayesmp.objective import (
     OverRows,
     SmoothFunction,
     falls_no_more,
+    is_even,
 )
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.prior_width import learns_width
@@ -46,8 +48,13 @@ MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in v
 
 
 def has_objective(network: Network, n_examples: int) -> bool:
-    """Whether training has an objective: where targets carry noise and the belief is exact."""
-    return network.head.has_noise and network.past is None and plan_belief(network, n_examples).is_exact
+    """Whether training has an objective: where targets carry noise and the belief is exact. Few rows suffice for that
+    where layers are dense and the prior is the same for all units, else weights have to be few.
+    """
+    if not network.head.has_noise or network.past is not None:
+        return False
+    are_rows_enough = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
+    return plan_belief(network, n_examples).is_exact and (are_rows_enough or network.n_weights <= MAX_EXACT)
 
 
 class ObjectiveSchedule(Schedule):
@@ -202,11 +209,17 @@ class ObjectiveSchedule(Schedule):
             self.network.widen_prior(self._state.width)
             self.sites.origin.copy_(self.function.to_flat(self._state.mean).to(self.sites.origin))
             metrics = self._metrics(info.look, y, noise)
-            precision = self.network.flat.pack(self.network.unpack(self.network.marginal.rho)).double()
-            moved = (self.function.to_flat(info.moved).square() * precision).amax().sqrt()
+            moved = (info.moved.square() * info.look.curvature.diagonal).amax().sqrt()
+            self._tell_marginal(info.look)
         share = torch.ones(len(self.function.nodes)) * (0.0 if descent.state.n_refused else 1.0)
         nothing = torch.zeros((), dtype=torch.int64)
         return VisitInfo(share, nothing, 1, moved, metrics), info.value
+
+    def _tell_marginal(self, look: Look) -> None:
+        """Let the network's marginal be that of the means reached, which `settle` will tell exactly."""
+        marginal = self.network.marginal
+        marginal.rho.copy_(self.function.to_flat(look.curvature.diagonal))
+        marginal.tau.copy_(marginal.rho * self.sites.origin)
 
     def _find_the_way(self, x: Tensor, y: Tensor) -> None:
         """First steps from several starts on a part of the data: that goes on which has the best objective. Then rows
@@ -387,7 +400,7 @@ class ObjectiveSchedule(Schedule):
             points = Points(x.to(network.device).repeat_interleave(k, 0), mixes)
             basis = AnchoredBasis.of(anchors, stds, is_exact=True, points=points, n_seen=(len(x), k))
             return Evidence(basis, torch.diag(basis.own_precision / state.noise), None, n_rows)
-        planned = plan_belief(network, len(x))
+        planned = Plan("full", network.n_weights, True, 8 * network.n_weights**2)
         generator = torch.Generator().manual_seed(0)
         full = make_basis(network, x, planned, stds, generator, n_rows=n_rows)
         scale = torch.cat([std.flatten() for std in full.stds])  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ from bayesmp.data import Scaling, TableScaling
 from bayesmp.estimators.base import OutlierWarning
 from tests import helpers
 
+pytestmark = pytest.mark.filterwarnings("ignore:the targets are noisy to different degrees")  # those of `table` are
 OPTIONS = {"hidden": (4,), "epochs": 3, "random_state": 7}
 
 

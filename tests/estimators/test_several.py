@@ -13,7 +13,7 @@ import bayesmp as bmp
 from bayesmp import many, persistence
 from bayesmp.data import Scaling
 from bayesmp.influence import predict_left_out
-from bayesmp.joint import refresh
+from bayesmp.joint import look_at_end, refresh
 from bayesmp.settings import SETTINGS
 from tests import helpers
 
@@ -141,8 +141,9 @@ def test_leave_one_out_of_several_targets_is_the_mean_over_them():
 
 def test_the_rows_judged_are_those_that_training_was_judged_by(monkeypatch):
     """Of more than 1,024 rows the score is that of a part, and it is to be the part that the history is about. Up to
-    1,024 any seed gives all of them, and no test had more.
+    1,024 any seed gives all of them, and no test had more. So it is without an objective.
     """
+    monkeypatch.setattr("bayesmp.schedules.has_objective", lambda *_: False)
     x = np.random.default_rng(0).normal(size=(1100, 2))
     seen, asked = [], []
 
@@ -162,6 +163,29 @@ def test_the_rows_judged_are_those_that_training_was_judged_by(monkeypatch):
     assert [len(part) for part in (*seen, *asked)] == [SETTINGS.refresh_examples] * 2
     rows, judged = ({tuple(row) for row in part.tolist()} for part in (seen[0], asked[0]))
     assert rows == judged and len(rows) == 1024
+
+
+def test_the_rows_judged_are_those_that_the_objective_was_judged_by(monkeypatch):
+    """Of more than 5,000 rows whole groups are judged. An ensemble was once judged by 1,024 of other rows."""
+    x = np.random.default_rng(0).normal(size=(5100, 2))
+    x[1::2] = x[::2]  # two measurements at each place
+    seen, asked = [], []
+
+    def spy_look(*arguments, **options):
+        found = look_at_end(*arguments, **options)
+        seen.append(found.judged[0])
+        return found
+
+    def spy_left_out(network, inputs, targets, rows):
+        asked.append(inputs[rows])
+        return predict_left_out(network, inputs, targets, rows)
+
+    monkeypatch.setattr("bayesmp.run.look_at_end", spy_look)
+    monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)
+    y = x[:, 0] + np.random.default_rng(1).normal(size=len(x))
+    bmp.MPRegressor(hidden=(2,), epochs=1, n_networks=2, random_state=0).fit(x, y)
+    assert len(asked) == 2 and 5000 <= len(asked[0]) < 5100
+    assert all(torch.equal(part.float(), asked[0].float()) for part in (*seen, *asked))
 
 
 def test_leave_one_out_error_is_that_of_leaving_one_out():

@@ -123,6 +123,7 @@ def test_shares_are_those_of_the_network_not_of_the_head() -> None:
     assert shares_of(other) is not None and not torch.equal(shares_of(other), seen)  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # after so few epochs it does
 def test_a_resumed_run_goes_on_with_the_shares(tmp_path) -> None:
     x, y = drawn(60, seed=4)
     trainer = bmp.Trainer(mlp([3, 4, 8], Argmax()), x, y, batch_size=20)

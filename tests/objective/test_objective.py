@@ -189,3 +189,16 @@ def test_a_linear_network_ends_at_the_closed_form():
     )
 
     torch.testing.assert_close(look.curvature.unit_covariances(0)[0], torch.linalg.inv(hessian))
+
+
+@pytest.mark.parametrize("sizes, n", CASES)
+@pytest.mark.parametrize("over_rows", [True, False])
+def test_both_forms_know_the_diagonal_of_the_curvature(sizes, n, over_rows):
+    x, y = data_of(n, sizes[0], sizes[-1])
+    descent = descent_of(network_of(sizes), x, y, over_rows=over_rows)
+    variances, listed = fixed(descent, sizes, n)
+    mean, noise, width = descent.state.mean, 0.07, 1.7
+    rows = jacrev(lambda m: plain_outputs(sizes, m, x, listed))(mean).flatten(0, 1)
+    look = descent.objective.look(mean, noise, width, variances)
+    expected = rows.square().sum(0) / noise + descent.objective.prior_rho / width
+    torch.testing.assert_close(look.curvature.diagonal, expected)
