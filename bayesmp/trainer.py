@@ -234,8 +234,8 @@ class Trainer(Run):
 
     def _at_rest(self) -> bool:
         if isinstance(self.schedule, ObjectiveSchedule):
-            values = [record.objective for record in self.history if record.epoch > self._changed_at]
-            return self.schedule.falls_no_more(values)
+            known = (record.objective for record in self.history if record.epoch > self._changed_at)
+            return self.schedule.falls_no_more([value for value in known if value is not None])
         passed = refreshes(self.history, since=self._changed_at)
         return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members))
 

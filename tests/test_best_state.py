@@ -231,7 +231,9 @@ def test_a_shorter_step_moves_less(dtype):
     for length in (1.0, 0.5):
         trainer = new_trainer()
         if dtype == torch.float64:
-            trainer = bmp.Trainer(mlp([3, 8, 1], bmp.Regression("learn"), dtype=dtype), trainer.x, trainer.y, joint=True)
+            trainer = bmp.Trainer(
+                mlp([3, 8, 1], bmp.Regression("learn"), dtype=dtype), trainer.x, trainer.y, joint=True
+            )
         trainer.schedule.step_length = length
         moved.append(trainer_after(trainer, 1).history[0].steps[0])
     assert moved[1] < 0.7 * moved[0]

@@ -67,6 +67,11 @@ class Curvature(ABC):
 
     @property
     @abstractmethod
+    def diagonal(self) -> Tensor:
+        """Precision of each weight where all others are known, (w,)."""
+
+    @property
+    @abstractmethod
     def degrees_of_freedom(self) -> float:
         """How many directions in weight space data have settled, tr(I - P H^{-1})."""
 
@@ -127,6 +132,10 @@ class OverWeights(Curvature):
         n_out, n_in = self.shapes[layer]
         own = self.covariance[start : start + n_out * n_in, start : start + n_out * n_in]
         return own.view(n_out, n_in, n_out, n_in).diagonal(dim1=0, dim2=2).permute(2, 0, 1).contiguous()
+
+    @property
+    def diagonal(self) -> Tensor:
+        return self.prior_rho + self.data.diagonal()
 
     @property
     def degrees_of_freedom(self) -> float:
@@ -264,6 +273,12 @@ class OverRows(Curvature):
             half = torch.linalg.solve_triangular(self._factor, own, upper=False)
             found.append(kernel.diagonal() - half.square().sum(0))
         return torch.stack(found, 1).clamp_min(0.0)
+
+    @property
+    def diagonal(self) -> Tensor:
+        parts = zip(self.scaled, self.inputs, strict=True)
+        data = [(scaled.square().sum(0).T @ inputs.square()).flatten() for scaled, inputs in parts]
+        return self.prior_rho + torch.cat(data)
 
     @property
     def degrees_of_freedom(self) -> float:

@@ -123,7 +123,18 @@ class ObjectiveSchedule(Schedule):
         state = self._state
         assert state is not None
         names = ("noise", "width", "damping", "smoothing", "value", "n_steps", "n_refused")
-        return {name: getattr(state, name) for name in names}
+        numbers = {name: getattr(state, name) for name in names}
+        return numbers | {f"spread.{k}.ndim": part.ndim for k, part in enumerate(state.spread[:-1])}
+
+    def make_room(self, counters: Mapping[str, float]) -> None:
+        """A layer with many inputs has one form of its spread with few rows, and another with many (DescentState)."""
+        assert self._state is not None and self._y is not None
+        spread = list(self._state.spread)
+        for k, part in enumerate(spread[:-1]):
+            n_out, n_in = self.function.shapes[k]
+            shape = (n_out, n_in, n_in) if counters[f"spread.{k}.ndim"] == 3 else (len(self._y), n_out)
+            spread[k] = part if part.shape == shape else part.new_zeros(shape)
+        self._state = replace(self._state, spread=tuple(spread))
 
     def resume(self, counters: Mapping[str, float]) -> None:
         assert self._state is not None
@@ -149,18 +160,34 @@ class ObjectiveSchedule(Schedule):
             self._state = replace(self._with_rows(self._state, len(y)), damping=1.0, n_refused=0, value=math.inf)
 
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
-        """A step on the examples that stay; what it leaves of the change goes into the shift."""
+        """A step of the means on the examples that stay and have said something, or to the prior's means if none do; what
+        it leaves of the change goes into the shift.
+        """
         network, sites = self.network, self.sites
-        assert self._x is not None and self._y is not None
-        with torch.inference_mode(False), torch.no_grad():
-            descent = self.descent(self._x, self._y)
-            descent.step()
-            self._state = descent.state
+        assert self._state is not None
+        if bool(change.any()):
+            if self._state.n_steps > 0:  # else the first epoch has yet to find the way
+                with torch.inference_mode(False), torch.no_grad():
+                    self._step_without(x, y)
             moved = self.function.to_flat(self._state.mean).to(sites.origin)
-        left = change - network.prior_pull(moved - sites.origin).double()
-        sites.shift.sub_(left / len(sites))
-        sites.origin.copy_(moved)
-        self.refresh()
+            left = change - network.prior_pull(moved - sites.origin).double()
+            sites.shift.sub_(left / len(sites))
+            sites.origin.copy_(moved)
+        exact = sites.posterior(network.prior)
+        network.marginal.rho.copy_(exact.rho)
+        network.marginal.tau.copy_(exact.rho * sites.origin)
+        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+
+    def _step_without(self, x: Tensor, y: Tensor) -> None:
+        """A step on these examples, which are left of others; noise and width wait for the next epoch."""
+        assert self._state is not None and self._y is not None
+        descent, before = self.descent(x, y), self._state
+        if len(y) > 0:
+            descent.step()
+            found = replace(descent.state, noise=before.noise, width=before.width, value=math.inf)
+        else:
+            found = replace(before, mean=descent.objective.prior_mean)
+        self._state = self._with_rows(found, len(self._y))
 
     def join(self, parts: Sequence[Schedule]) -> None:
         """Noise, width and spread are those of all parts on average; the means follow from all sites (merging.py)."""
@@ -187,7 +214,8 @@ class ObjectiveSchedule(Schedule):
 
     def run_epoch(self, members: Sequence[Tensor], epoch: int) -> tuple[VisitInfo, float]:
         """One step on all data, after some on parts of them in the first epoch; returns what the epoch has to tell, and
-        the objective at its end.
+        the objective where the step began. The marginal is that of the curvature at its end; sites follow when they are
+        asked for (`settle`), and nothing here depends on when that is.
         """
         x, y = self._x, self._y
         assert x is not None and y is not None and self._state is not None
@@ -202,8 +230,10 @@ class ObjectiveSchedule(Schedule):
             self.network.widen_prior(self._state.width)
             self.sites.origin.copy_(self.function.to_flat(self._state.mean).to(self.sites.origin))
             metrics = self._metrics(info.look, y, noise)
-            precision = self.network.flat.pack(self.network.unpack(self.network.marginal.rho)).double()
-            moved = (self.function.to_flat(info.moved).square() * precision).amax().sqrt()
+            marginal, curvature = self.network.marginal, info.look.curvature
+            marginal.rho.copy_(self.function.to_flat(curvature.diagonal))
+            marginal.tau.copy_(marginal.rho * self.sites.origin)
+            moved = (info.moved.square() * curvature.diagonal).amax().sqrt()
         share = torch.ones(len(self.function.nodes)) * (0.0 if descent.state.n_refused else 1.0)
         nothing = torch.zeros((), dtype=torch.int64)
         return VisitInfo(share, nothing, 1, moved, metrics), info.value
@@ -226,12 +256,12 @@ class ObjectiveSchedule(Schedule):
         descent = min(ends, key=lambda end: end[:2])[2]
         while n_joined < len(y):
             self._rest_on_part(descent, n_joined)
-            self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
+            state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
             n_joined = self._joined(4 * n_joined, len(y))
             if n_joined < len(y):
-                descent = self.descent(*_some(x, y, order, n_joined))
-        self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
-        self._state = self._with_rows(self._state, len(y))
+                descent = self.descent(*_some(x, y, order, n_joined), state=state)
+        state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
+        self._state = self._with_rows(state, len(y))  # here for the first time: if interrupted, it begins anew
 
     @property
     def n_starts(self) -> int:
@@ -260,10 +290,11 @@ class ObjectiveSchedule(Schedule):
         fewest = FEWEST_OF_JOINED if has_joined else FEWEST
         return is_stuck or falls_no_more(values, self._y.numel(), fewest=fewest)
 
-    def descent(self, x: Tensor, y: Tensor) -> Descent:
-        """Where the descent is, for some data."""
-        assert self._state is not None
-        state = self._with_rows(self._state, len(y))
+    def descent(self, x: Tensor, y: Tensor, *, state: DescentState | None = None) -> Descent:
+        """Where the descent is, or one in another state, for some data."""
+        state = self._state if state is None else state
+        assert state is not None
+        state = self._with_rows(state, len(y))
         options = {"learns_noise": self.learns_noise, "learns_width": self.learns_width, "settings": self.settings}
         return Descent(self._objective_of(x, y), state, **options)  # type: ignore[arg-type]
 
@@ -394,8 +425,9 @@ class ObjectiveSchedule(Schedule):
         return Evidence(full, look.curvature.data * scale[:, None] * scale, None, n_rows)  # type: ignore[attr-defined]
 
     def fitted(self, state: DescentState, look: Look) -> Fitted:
-        """What the network keeps of the descent."""
-        spread = tuple(part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
+        """What the network keeps of the descent, in its own precision."""
+        kept = (part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
+        spread = tuple(part.to(self.network.dtype) for part in kept)
         return Fitted(look.value, state.noise, state.smoothing, spread)
 
 
