@@ -18,12 +18,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesmp.belief import AnchoredBasis, Points
-from bayesmp.evidence import Evidence, make_basis, plan_belief
+from bayesmp.belief import AnchoredBasis, Plan, Points
+from bayesmp.evidence import MAX_EXACT, Evidence, make_basis, plan_belief
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
 from bayesmp.groups import copies_count_once
 from bayesmp.layers.base import Gradient
+from bayesmp.layers.linear import all_dense
 from bayesmp.leave_one_out import without_own
 from bayesmp.network import Network
 from bayesmp.objective import (
@@ -46,8 +47,18 @@ MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in v
 
 
 def has_objective(network: Network, n_examples: int) -> bool:
-    """Whether training has an objective: where targets carry noise and the belief is exact."""
-    return network.head.has_noise and network.past is None and plan_belief(network, n_examples).is_exact
+    """Whether training has an objective: where targets carry noise and the belief is exact; that of many weights only
+    where all layers are dense and their units have the same prior (OverRows).
+    """
+    if not network.head.has_noise or network.past is not None or not plan_belief(network, n_examples).is_exact:
+        return False
+    return network.n_weights <= MAX_EXACT or goes_over_rows(network)
+
+
+def goes_over_rows(network: Network) -> bool:
+    """Whether the curvature of few examples can do without a matrix over all weights."""
+    is_even = all(bool((part == part[0]).all()) for part in network.layout.prior_vars)
+    return is_even and all_dense(network.layers)
 
 
 class ObjectiveSchedule(Schedule):
@@ -418,7 +429,7 @@ class ObjectiveSchedule(Schedule):
             points = Points(x.to(network.device).repeat_interleave(k, 0), mixes)
             basis = AnchoredBasis.of(anchors, stds, is_exact=True, points=points, n_seen=(len(x), k))
             return Evidence(basis, torch.diag(basis.own_precision / state.noise), None, n_rows)
-        planned = plan_belief(network, len(x))
+        planned = Plan("full", network.n_weights, is_exact=True, n_bytes=8 * network.n_weights**2)
         generator = torch.Generator().manual_seed(0)
         full = make_basis(network, x, planned, stds, generator, n_rows=n_rows)
         scale = torch.cat([std.flatten() for std in full.stds])  # type: ignore[union-attr]

@@ -137,3 +137,58 @@ def test_a_layer_with_many_inputs_goes_on_from_a_file(n, tmp_path):
         each.run(2)
     assert_same_run(trainer, loaded)
     assert is_same(trainer.network.predict(x[:5]), loaded.network.predict(x[:5]))
+
+
+# --- when there is one -----------------------------------------------------------------------------------------------
+
+
+def schedule_of(layers, n_rows, **options):
+    x, y = torch.randn(n_rows, 1, 8, 8), torch.randn(n_rows, 1)
+    return type(bmp.Trainer(bmp.Network(layers, bmp.Regression(0.1)), x, y, **options).schedule)
+
+
+def wide(n: int, *, prior=None):
+    return [bmp.Flatten(), bmp.Linear(64, n, weight_prior=prior), bmp.LeakyReLU(), bmp.Linear(n, 1)]
+
+
+UNEVEN = (torch.zeros(40, 64), torch.linspace(0.1, 0.2, 40)[:, None].expand(40, 64).contiguous())
+
+
+@pytest.mark.parametrize(
+    "layers, is_possible",
+    [
+        (wide(40), True),
+        (wide(40, prior=UNEVEN), False),
+        (wide(20, prior=(UNEVEN[0][:20], UNEVEN[1][:20])), True),
+        (
+            [
+                bmp.Conv2d(1, 8, 3),
+                bmp.LeakyReLU(),
+                bmp.Flatten(),
+                bmp.Linear(288, 10),
+                bmp.LeakyReLU(),
+                bmp.Linear(10, 1),
+            ],
+            False,
+        ),
+        ([bmp.Conv2d(1, 4, 3), bmp.LeakyReLU(), bmp.Flatten(), bmp.Linear(144, 1)], True),
+    ],
+    ids=["dense", "priors of their own", "few with priors of their own", "convolution", "small convolution"],
+)
+def test_many_weights_have_an_objective_where_units_are_alike(layers, is_possible):
+    """Else H would be a matrix over all weights: of 30,000 weights and 300 rows 7 GB."""
+    found = schedule_of(layers, 50)
+    assert (found is ObjectiveSchedule) == is_possible
+
+
+def test_few_weights_with_priors_of_their_own_and_fewer_rows_are_believed_in_full():
+    """The belief was planned over rows, and then made of what data say over weights, which failed."""
+    x, y = linear_data(30, n_in=8)
+    prior = (torch.zeros(10, 8), torch.linspace(0.1, 0.2, 80).view(10, 8))
+    network = bmp.Network(
+        [bmp.Linear(8, 10, weight_prior=prior), bmp.LeakyReLU(), bmp.Linear(10, 1)], bmp.Regression(0.1)
+    )
+    history = bmp.fit(network, x, y, epochs=8)
+    assert network.fitted is not None and network.belief.is_exact and network.belief.rank == network.n_weights
+    score = -network.predict(x).log_prob(y).mean()
+    assert float(score) < history.loo_nll[-1] < float(score) + 1.0
