@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesmp.graph import Node
 from bayesmp.layers.base import Local
 from bayesmp.objective.curvature import OverRows
-from bayesmp.objective.function import Slopes, Variances, zero_variances
+from bayesmp.objective.function import Held, Slopes, Variances, zero_variances
 from bayesmp.objective.objective import Look, Objective
 from bayesmp.objective.rest import falls_no_more
 from bayesmp.settings import SETTINGS, Settings
@@ -93,15 +93,15 @@ class Descent:
         state = self.state
         return self.objective.look(state.mean, state.noise, state.width, self.variances())
 
-    def variances(self) -> list[Variances]:
+    def variances(self) -> list[Held]:
         """Of the sums of each part of the examples, at the means where the descent is; held fixed in a step."""
         return [self.variances_at(rows) for rows in self.objective.parts()]
 
-    def variances_at(self, rows: Rows) -> Variances:
+    def variances_at(self, rows: Rows) -> Held:
         """The same of any examples."""
         known: dict[int, Tensor] = {}
         self.objective.function.sweep(self.state.mean, self.objective.x[rows], self._spreading(rows, known))
-        return _Held(known)
+        return Held(known)
 
     def slopes_at(self, rows: Rows) -> Slopes:
         """Outputs of some examples, and their slopes, where the descent is."""
@@ -161,7 +161,7 @@ class Descent:
         self._follow(look, fits_only)
         return StepInfo(start.value, look, mean - before.mean)
 
-    def _start_of_step(self, fits_only: bool) -> tuple[Look, list[Variances]]:
+    def _start_of_step(self, fits_only: bool) -> tuple[Look, list[Held]]:
         """The objective where the descent is, and the variances with which it was found; with less smoothing if the
         objective has risen and is lower so.
         """
@@ -235,13 +235,3 @@ def _counted(look: Look, fits_only: bool) -> float:
     if fits_only and math.isfinite(look.value):
         return look.value - look.curvature.half_log_det
     return look.value
-
-
-@dataclass(frozen=True)
-class _Held:
-    """Variances as they were found, by node."""
-
-    known: dict[int, Tensor]
-
-    def __call__(self, node: Node, local: Local) -> Tensor:
-        return self.known[node.index]
