@@ -5,7 +5,7 @@ It is the parallel schedule of regressions whose belief is exact: whose weights 
 (`has_objective`). How the data are cut into batches changes nothing but who shares a site: slopes and precisions of all
 batches are told at the means where an epoch ends.
 
-Many rows join late. The first epoch goes down on a part of them, four times as many after each rest, until all have
+Many rows join late. The first epoch goes down on a part of them, many times as many after each rest, until all have
 joined; so most steps are cheap, and the first ones most of all.
 """
 
@@ -46,6 +46,8 @@ from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
 
 SETTLED_AT_ONCE = 16_384  # examples whose slopes are swept at once when sites are told
+GROWTH = 16  # factor on the rows that are looked at, when more join
+PART_SLACK = 5  # times as much may be left to fall when more rows join as when a run ends
 MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
 
 
@@ -253,7 +255,7 @@ class ObjectiveSchedule(Schedule):
 
     def _find_the_way(self, x: Tensor, y: Tensor) -> None:
         """First steps from several starts on a part of the data: that goes on which has the best objective. Then rows
-        join, four times as many after each rest, until the next look is at all of them.
+        join, many times as many after each rest, until the next look is at all of them.
         """
         settings = self.settings
         order = torch.randperm(len(y), generator=self.generator(0))
@@ -270,7 +272,7 @@ class ObjectiveSchedule(Schedule):
         while n_joined < len(y):
             self._rest_on_part(descent, n_joined)
             state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
-            n_joined = self._joined(4 * n_joined, len(y))
+            n_joined = self._joined(GROWTH * n_joined, len(y))
             if n_joined < len(y):
                 descent = self.descent(*_some(x, y, order, n_joined), state=state)
         state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
@@ -289,9 +291,9 @@ class ObjectiveSchedule(Schedule):
         return n if 2 * n <= n_all else n_all
 
     def _rest_on_part(self, descent: Descent, n: int) -> None:
-        """Steps until the objective of these rows falls no more."""
+        """Steps until the objective of these rows hardly falls; what is left is about them more than about all."""
         values: list[float] = []
-        while not falls_no_more(values, n, fewest=FEWEST_OF_JOINED) and descent.state.n_refused < MOST_REFUSED:
+        while not falls_no_more(values, PART_SLACK * n, fewest=FEWEST_OF_JOINED) and descent.state.n_refused < MOST_REFUSED:
             values.append(descent.step().value)
 
     def falls_no_more(self, values: Sequence[float]) -> bool:
