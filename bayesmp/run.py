@@ -112,6 +112,7 @@ class Run:
             learn_prior=config.learn_prior,
             with_objective=self._with_objective,
         )
+        self._with_objective = self.has_objective
 
     def _start(self) -> None:
         """Every site as it is before its first visit."""
