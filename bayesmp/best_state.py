@@ -1,9 +1,10 @@
 """The best state of a run is kept, and what diverges is taken back to it.
 
-An epoch diverges if its numbers are not finite, or if its training score is far worse than the best one so far. The run
-then goes on from the state that was kept, with steps half as long, which grow again in epochs that are good. Epochs are
-counted on, and the record of one that was taken back says so. At its end a run goes back to the best state, too, if it
-is much worse there.
+An epoch diverges if its numbers are not finite, or if its training score is far worse than the best one so far and
+than one guess for all; up to that, errors may rise for a good reason: training hears of more noise. The run then goes
+on from the state that was kept, with steps half as long, which grow again in epochs that are good. Epochs are counted
+on, and the record of one that was taken back says so. At its end a run goes back to the best state, too, if it is
+much worse.
 
 States are kept at refreshes of the belief, where leave-one-out scores judge the state as it is. Early ones may be far
 too good: until visits have been many and all noise is heard, the latest state is kept that has not become far worse.
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesmp.constant_guess import constant_nll
 from bayesmp.history import EpochRecord
 from bayesmp.network_files import LEARNED_TENSORS
 from bayesmp.persistence import SavedFile
@@ -26,7 +28,6 @@ from bayesmp.run import Run
 from bayesmp.settings import SETTINGS, Settings
 
 LEAP = 1.0  # nats by which a score is far worse than another
-SMALL_ERROR = 0.1  # stds of the targets: of smaller errors, one is about as good as another
 SHORTER = 0.5  # factor on steps when an epoch is taken back
 GROWTH = 1.05  # factor on steps in an epoch that is good, until they are whole again
 NOT_COMPUTED = (ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]  # what a refresh at a broken state ends with
@@ -98,9 +99,10 @@ def has_diverged(run: Run) -> bool:
     )
     if not is_finite:
         return True
-    small = SMALL_ERROR**2 * float(run.y.var(0, correction=0).mean()) if run.y.is_floating_point() else 0.0
-    before = [training_score(record, small) for record in run.history if _counts(record, run)][:-1]
-    return training_score(last, small) > min(before, default=math.inf) + LEAP
+    before = min(
+        (training_score(record) for record in run.history.records[:-1] if _counts(record, run)), default=math.inf
+    )
+    return training_score(last) > max(before, _score_of_one_guess(run)) + LEAP
 
 
 def _counts(record: EpochRecord, run: Run) -> bool:
@@ -108,12 +110,19 @@ def _counts(record: EpochRecord, run: Run) -> bool:
     return record.epoch > run._changed_at and not record.is_taken_back
 
 
-def training_score(record: EpochRecord, small: float) -> float:
-    """Of an epoch, in nats: NLL of labels; of noisy targets NLL with as much noise as there is error, the variance
-    `small` at least, whatever noise is believed in meanwhile.
+def training_score(record: EpochRecord) -> float:
+    """Of an epoch, in nats: NLL of labels; of noisy targets, but for a constant, NLL with as much noise as there is
+    error, whatever noise is believed in meanwhile.
     """
     rmse = record.metrics.get("rmse")
-    return record.metrics["nll"] if rmse is None else 0.5 * math.log(rmse**2 + small or math.ulp(0.0))
+    return record.metrics["nll"] if rmse is None else math.log(max(rmse, math.ulp(0.0)))
+
+
+def _score_of_one_guess(run: Run) -> float:
+    """The same of the targets' mean, or of the shares of the classes."""
+    if not run.y.is_floating_point():
+        return constant_nll(run)
+    return 0.5 * math.log(max(float(run.y.double().var(0, correction=0).mean()), math.ulp(0.0)))
 
 
 def take_back(run: Run) -> None:

@@ -176,7 +176,9 @@ def _warn_if_far(run: Run, x: Tensor, y: Tensor) -> None:
 
 
 def _probe(run: Run) -> tuple[Tensor, Tensor]:
-    """Some of the examples that there are now."""
+    """Some of the examples that there are now; where a schedule looks at all data at once, all that it has heard."""
+    if run.schedule.takes_all_data:
+        return run._heard()
     chosen = torch.randperm(len(run.y), generator=run.schedule.generator(run.n_epochs, len(run.y)))[:PROBE]
     x = examples.rows_on(run.network.device, run.x, chosen.to(run.x.device))
     return x, run.y[chosen.to(run.y.device)]

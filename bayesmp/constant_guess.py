@@ -30,6 +30,8 @@ def constant_nll(run: Run) -> float:
         shares = torch.bincount(y.flatten()).double() / y.numel()
         return -float(torch.special.xlogy(shares, shares).sum())
     head, var = run.network.head, y.double().var(0, correction=0)
+    if not bool((var > 0.0).all()):
+        return -math.inf
     noise = 0.0 if head.is_learned else float(head.expected(run.network.head_log_weights))
     var = var.clamp_min(noise)  # a constant is told of the same noise
     return float((0.5 * (2.0 * math.pi * math.e * var).log()).mean())

@@ -32,7 +32,7 @@ class EpochRecord:
         loo: where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of
             examples with a leverage that was cut; "moved", how far means went since the refresh before (root mean
             square, posterior std).
-        objective: after the epoch, where training has one (objective/): the negative log evidence, in nats.
+        objective: where the epoch's step began, if training has one (objective/): the negative log evidence, in nats.
         is_taken_back: the epoch had diverged, or was worse than an earlier one: the run went back to the state that it
             had kept.
     """
@@ -45,7 +45,7 @@ class EpochRecord:
     metrics: dict[str, float]
     seconds: float
     loo: dict[str, float] = field(default_factory=dict)
-    objective: float = math.nan
+    objective: float | None = None
     is_taken_back: bool = False
 
 

@@ -310,7 +310,7 @@ class Run:
         if not self._silent:
             return self.x, self.y
         heard = [part for batch, part in zip(self.batch_ids, self.members, strict=True) if batch not in self._silent]
-        rows = torch.cat(heard).sort().values
+        rows = torch.cat([self.members[0][:0], *heard]).sort().values
         return self.x[rows.to(self.x.device)], self.y[rows]
 
     def _influence_of(self, rows: Tensor) -> Influence:

@@ -63,6 +63,7 @@ def take(run: Run, file: persistence.SavedFile) -> None:
     if sum(saved["batch_sizes"]) != len(rows):
         raise ValueError(f"{file.path!r} does not fit: its batches are not those of {len(rows)} examples")
     _take_batches(run, list(rows.split(saved["batch_sizes"])), file)
+    run.schedule.make_room(saved["counters"])
     for name, target in run._state().items():
         if name != "sites.offset" or name in file.names():  # 0 in files from before there was one
             file.fill(target, name)

@@ -136,12 +136,12 @@ class Settings:
     trial_steps: int = 30
     less_smoothing: float = 0.7
     first_noise: float = 0.01
-    first_spread: float = 0.01
+    first_spread: float = 0.1
     spread_pace: float = 0.5
     damping_factors: tuple[float, float] = (3.0, 4.0)
     least_left: float = 0.05
     first_rows: int = 1024
-    rest_fall: tuple[float, float] = (0.1, 0.0005)
+    rest_fall: tuple[float, float] = (1.0, 0.002)
     least_miss: float = 0.01
     worse_end: float = 0.25
     trusted_visits: int = 500

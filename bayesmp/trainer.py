@@ -194,7 +194,7 @@ class Trainer(Run):
         """Train, and say why it ended; so does the bar, which tells at every refresh whether training is at rest."""
         hidden = not (sys.stderr.isatty() if progress is None else progress)
         total = None if is_auto else n_epochs * len(self.members)
-        n_products = self.network.products_per_example * len(self.members[0])
+        n_products = self._products_per_visit()
         with tqdm(total=total, disable=hidden, unit="batch", mininterval=0.5) as bar:
             last = self.n_epochs + n_epochs
             rest = ""
@@ -219,6 +219,12 @@ class Trainer(Run):
             bar.set_description(stopped)
         return stopped
 
+    def _products_per_visit(self) -> int:
+        """Multiplications in the largest product of matrices of a visit, or of a look at all data."""
+        if self.schedule.takes_all_data:
+            return len(self.x) * self.network.n_outputs * min(len(self.x), self.network.n_weights) ** 2
+        return self.network.products_per_example * len(self.members[0])
+
     def _why(self, *, is_auto: bool, n_asked: int) -> str:
         """Why a run ended that nobody interrupted."""
         if not is_auto:
@@ -234,8 +240,8 @@ class Trainer(Run):
 
     def _at_rest(self) -> bool:
         if isinstance(self.schedule, ObjectiveSchedule):
-            values = [record.objective for record in self.history if record.epoch > self._changed_at]
-            return self.schedule.falls_no_more(values)
+            known = (record.objective for record in self.history if record.epoch > self._changed_at)
+            return self.schedule.falls_no_more([value for value in known if value is not None])
         passed = refreshes(self.history, since=self._changed_at)
         return at_rest(passed, (self.n_epochs - self._changed_at) * len(self.members))
 

@@ -53,7 +53,7 @@ def descent_of(
     return Descent(objective, state, learns_noise=True, learns_width=True)
 
 
-def random_variances(descent: Descent, *, seed: int = 0) -> list[object]:
+def random_variances(descent: Descent, *, seed: int = 0) -> list[Held]:
     """Some variance for each sum of each example, the same whatever the means are."""
     known: dict[int, Tensor] = {}
 

@@ -58,7 +58,7 @@ def test_without_glibc_memory_is_left_alone(monkeypatch):
 def test_all_of_a_small_refresh_is_done_by_one_thread(monkeypatch):
     """Ridges were measured outside: 200 rows, 2-50-1, 40 epochs on two busy cores took 60 s instead of one."""
     x, y = linear_data(30)
-    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y)
+    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, joint=True)
     seen = []
     hear = trainer.schedule.hear_belief
     monkeypatch.setattr(

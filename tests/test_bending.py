@@ -165,7 +165,7 @@ def test_trained_networks_predict_with_it(tmp_path):
     x = torch.rand(40, 1, generator=generator) * 2 - 1
     y = (3 * x).sin()
     network = mlp([1, 8, 8, 1], bmp.Regression(0.01))
-    bmp.fit(network, x, y, epochs=30, batch_size=10, progress=False)
+    bmp.fit(network, x, y, epochs=30, batch_size=10, joint=True, progress=False)
     assert isinstance(network.belief, Bent)
     new = torch.linspace(-2, 2, 50)[:, None]
     bands = network.predict(new).epistemic_var
@@ -174,7 +174,7 @@ def test_trained_networks_predict_with_it(tmp_path):
     assert torch.equal(again.predict(new).epistemic_var, bands)
     tomorrow = network.as_prior()
     assert torch.equal(tomorrow.predict(new).epistemic_var, bands)
-    bmp.fit(tomorrow, x + 2, y, epochs=5, batch_size=10, progress=False)
+    bmp.fit(tomorrow, x + 2, y, epochs=3, batch_size=10, joint=True, progress=False)
     assert isinstance(tomorrow.belief, Bent) and tomorrow.belief.n_rows == 80
     network.belief = network.belief.plain
     assert bool((network.predict(new).epistemic_var >= bands).all())
@@ -187,7 +187,7 @@ def test_examples_are_left_out_of_the_belief_to_first_order():
     """As refreshes do, so that `influence` and the history say the same."""
     x = torch.rand(40, 1, generator=torch.Generator().manual_seed(0)) * 2 - 1
     network = mlp([1, 8, 8, 1], bmp.Regression(0.01))
-    trainer = bmp.Trainer(network, x, (3 * x).sin(), batch_size=10, seed=0)
+    trainer = bmp.Trainer(network, x, (3 * x).sin(), batch_size=10, seed=0, joint=True)
     trainer.run(30, progress=False)
     told = trainer.influence(torch.arange(40))
     assert isinstance(network.belief, Bent)

@@ -96,6 +96,7 @@ NOT_SAVED = {
     "_averaged": "copies at hand",
     "_identified": "found when it is first needed",
     "_influence": "found when it is first needed",
+    "_grouped": "found when it is first needed",
     "_asks_data": "the shape of images is known by now",
     "checkpoints": "no part of the run",
 }

@@ -68,7 +68,7 @@ class Curvature(ABC):
     @property
     @abstractmethod
     def diagonal(self) -> Tensor:
-        """Of H, (w,)."""
+        """Precision of each weight where all others are known, (w,)."""
 
     @property
     @abstractmethod
@@ -135,7 +135,7 @@ class OverWeights(Curvature):
 
     @property
     def diagonal(self) -> Tensor:
-        return self.data.diagonal() + self.prior_rho
+        return self.prior_rho + self.data.diagonal()
 
     @property
     def degrees_of_freedom(self) -> float:
@@ -280,8 +280,9 @@ class OverRows(Curvature):
 
     @property
     def diagonal(self) -> Tensor:
-        layers = zip(self.inputs, self.scaled, strict=True)
-        return self.prior_rho + torch.cat([(part.square().sum(0).T @ x.square()).flatten() for x, part in layers])
+        parts = zip(self.scaled, self.inputs, strict=True)
+        data = [(scaled.square().sum(0).T @ inputs.square()).flatten() for scaled, inputs in parts]
+        return self.prior_rho + torch.cat(data)
 
     @property
     def degrees_of_freedom(self) -> float:

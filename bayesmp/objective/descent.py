@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesmp.graph import Node
 from bayesmp.layers.base import Local
 from bayesmp.objective.curvature import OverRows
-from bayesmp.objective.function import Slopes, Variances, zero_variances
+from bayesmp.objective.function import Held, Slopes, Variances, zero_variances
 from bayesmp.objective.objective import Look, Objective
 from bayesmp.objective.rest import falls_no_more
 from bayesmp.settings import SETTINGS, Settings
@@ -93,15 +93,15 @@ class Descent:
         state = self.state
         return self.objective.look(state.mean, state.noise, state.width, self.variances())
 
-    def variances(self) -> list[Variances]:
+    def variances(self) -> list[Held]:
         """Of the sums of each part of the examples, at the means where the descent is; held fixed in a step."""
         return [self.variances_at(rows) for rows in self.objective.parts()]
 
-    def variances_at(self, rows: Rows) -> Variances:
+    def variances_at(self, rows: Rows) -> Held:
         """The same of any examples."""
         known: dict[int, Tensor] = {}
         self.objective.function.sweep(self.state.mean, self.objective.x[rows], self._spreading(rows, known))
-        return _Held(known)
+        return Held(known)
 
     def slopes_at(self, rows: Rows) -> Slopes:
         """Outputs of some examples, and their slopes, where the descent is."""
@@ -138,9 +138,9 @@ class Descent:
         A step never raises the objective, but what follows may: the more the belief leaves open, the smoother the
         function, the less it fits. Then less of the belief is averaged over.
         """
-        before, variances = self.state, self.variances()
         objective, fits_only = self.objective, self.fits_only
-        start = look = objective.look(before.mean, before.noise, before.width, variances)
+        start, variances = self._start_of_step(fits_only)
+        before, look = self.state, start
         slope = look.slope
         if not fits_only:
             slope = slope - objective.uncertainty_slope(before.mean, before.noise, look, variances)
@@ -155,13 +155,27 @@ class Descent:
             damping *= self.settings.damping_factors[1]
         else:
             damping = 1.0
-        smoothing, value = before.smoothing, math.inf if fits_only else start.value
-        if value > before.value + self._slack:
-            smoothing *= self.settings.less_smoothing
-        numbers = {"damping": damping, "smoothing": smoothing, "value": value}
-        self.state = replace(before, mean=mean, n_steps=before.n_steps + 1, n_refused=n_refused, **numbers)  # type: ignore[arg-type]
+        value = math.inf if fits_only else start.value
+        n_steps = before.n_steps + 1
+        self.state = replace(before, mean=mean, damping=damping, value=value, n_steps=n_steps, n_refused=n_refused)
         self._follow(look, fits_only)
         return StepInfo(start.value, look, mean - before.mean)
+
+    def _start_of_step(self, fits_only: bool) -> tuple[Look, list[Held]]:
+        """The objective where the descent is, and the variances with which it was found; with less smoothing if the
+        objective has risen and is lower so.
+        """
+        before, variances = self.state, self.variances()
+        start = self.objective.look(before.mean, before.noise, before.width, variances)
+        if fits_only or start.value <= before.value + self._slack:
+            return start, variances
+        self.state = replace(before, smoothing=self.settings.less_smoothing * before.smoothing)
+        others = self.variances()
+        other = self.objective.look(before.mean, before.noise, before.width, others)
+        if other.value < start.value:
+            return other, others
+        self.state = before
+        return start, variances
 
     @property
     def _slack(self) -> float:
@@ -221,13 +235,3 @@ def _counted(look: Look, fits_only: bool) -> float:
     if fits_only and math.isfinite(look.value):
         return look.value - look.curvature.half_log_det
     return look.value
-
-
-@dataclass(frozen=True)
-class _Held:
-    """Variances as they were found, by node."""
-
-    known: dict[int, Tensor]
-
-    def __call__(self, node: Node, local: Local) -> Tensor:
-        return self.known[node.index]

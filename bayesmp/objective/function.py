@@ -35,6 +35,29 @@ class Slopes:
         """(k n, w): one row per output and example, in the order of the layers' matrices."""
         return torch.cat([part.flat() for part in self.gradients], 2).flatten(0, 1)
 
+    def some(self, rows: Tensor) -> Slopes:
+        """Those of some of the examples."""
+        return Slopes(self.outputs[rows], [Gradient(g.inputs[rows], g.slopes[:, rows]) for g in self.gradients])
+
+    def mixed(self, pull: Tensor) -> Tensor:
+        """sum_n J_n^T pull_n, (w,), for pulls (n, k) at the outputs."""
+        found = []
+        for part in self.gradients:
+            mixed = torch.einsum("knpo,nk->npo", part.slopes, pull)
+            found.append((mixed.flatten(0, 1).T @ part.inputs.flatten(0, 1)).flatten())
+        return torch.cat(found)
+
+    def squares_mixed(self, precision: Tensor) -> Tensor:
+        """The diagonal of sum_n J_n^T diag(precision_n) J_n, (w,), for precisions (n, k)."""
+        found = []
+        for part in self.gradients:
+            if part.inputs.shape[1] == 1:
+                mixed = torch.einsum("knpo,nk->no", part.slopes.square(), precision)
+                found.append((mixed.T @ part.inputs[:, 0].square()).flatten())
+            else:  # weights that are shared over positions
+                found.append((part.flat().square() * precision.T[:, :, None]).sum((0, 1)))
+        return torch.cat(found)
+
 
 class SmoothFunction:
     """The network's function of all weights' means, as one vector in the order of the layers' matrices (o, i).
@@ -88,3 +111,17 @@ def zero_variances(node: Node, local: Local) -> Tensor:
     """No smoothing at all."""
     assert isinstance(local.m_out, Moments)
     return torch.zeros_like(local.m_out.mean)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Variances of the sums of some examples as they were found, by node."""
+
+    known: dict[int, Tensor]
+
+    def __call__(self, node: Node, local: Local) -> Tensor:
+        return self.known[node.index]
+
+    def some(self, rows: Tensor) -> Held:
+        """Those of some of the examples."""
+        return Held({index: part[rows] for index, part in self.known.items()})

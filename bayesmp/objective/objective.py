@@ -18,6 +18,7 @@ Its slope in m with H^{-1} = C held fixed is that of "loss + prior + the varianc
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +26,10 @@ from torch import Tensor
 
 from bayesmp.layers.base import Gradient
 from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
-from bayesmp.objective.function import Slopes, SmoothFunction, Variances
+from bayesmp.objective.function import Held, Slopes, SmoothFunction
 
 ROWS_AT_ONCE = 16_000_000  # numbers of the slopes of all weights that are formed at once
+LEAST_CURVED, CURVED_PER_WEIGHT = 16_384, 32  # examples from which curvature is told, at least, and for each weight
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,19 @@ class Objective:
         self.width_counts, self.least_miss = width_counts, least_miss
         self.n_counted = float(weight.sum()) * y.shape[1]
         self.is_over_rows = y.numel() < len(prior_rho)
+        self.n_curved = max(LEAST_CURVED, CURVED_PER_WEIGHT * len(prior_rho))
+
+    def curved(self, rows: slice) -> tuple[Tensor | None, float]:
+        """Which examples of a part tell the curvature, and for how many each of them stands: all where there are not
+        many more of them than weights (None), else some, which are always the same.
+        """
+        n = len(self.y)
+        if self.is_over_rows or n <= self.n_curved:
+            return None, 1.0
+        n_part = len(range(n)[rows])
+        drawn = torch.randperm(n_part, generator=torch.Generator().manual_seed(rows.start))
+        chosen = drawn[: max(1, n_part * self.n_curved // n)].sort().values.to(self.y.device)
+        return chosen, n_part / len(chosen)
 
     def parts(self) -> list[slice]:
         """Examples whose slopes fit into memory; all of them in the form over rows."""
@@ -86,7 +101,7 @@ class Objective:
         size = max(1, ROWS_AT_ONCE // (len(self.prior_rho) * self.y.shape[1]))
         return [slice(start, start + size) for start in range(0, len(self.y), size)]
 
-    def look(self, mean: Tensor, noise: float, width: float, variances: list[Variances]) -> Look:
+    def look(self, mean: Tensor, noise: float, width: float, variances: Sequence[Held]) -> Look:
         """F at these means; `variances` has one entry per part."""
         rho, change = self.prior_rho / width, mean - self.prior_mean
         shapes = self.function.shapes
@@ -100,13 +115,14 @@ class Objective:
             pull = precision * residual
             misfit += float((pull * residual).sum()) * noise
             outputs.append(found.outputs)
+            slope = slope + found.mixed(pull)
             if self.is_over_rows and OverRows.fits(found.gradients, rho, shapes):
                 curvature = OverRows(found, precision, rho, shapes)
-                slope = slope + curvature.rows_mixed((pull / precision.sqrt()).T.flatten())
                 continue
-            flat = found.flat()
-            slope = slope + flat.T @ pull.T.flatten()
-            scaled = flat * precision.T.sqrt().reshape(-1, 1)
+            chosen, n_each = self.curved(rows)
+            if chosen is not None:
+                found, precision = found.some(chosen), n_each * precision[chosen]
+            scaled = found.flat() * precision.T.sqrt().reshape(-1, 1)
             data = scaled.T @ scaled if data is None else data.addmm_(scaled.T, scaled)
         if curvature is None:
             assert data is not None
@@ -117,16 +133,19 @@ class Objective:
         value += 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
         return Look(value if math.isfinite(value) else math.inf, misfit, slope, curvature, torch.cat(outputs))
 
-    def uncertainty_slope(self, mean: Tensor, noise: float, look: Look, variances: list[Variances]) -> Tensor:
+    def uncertainty_slope(self, mean: Tensor, noise: float, look: Look, variances: Sequence[Held]) -> Tensor:
         """Slope of 1/2 log det H in the means, uphill, (w,): one sweep out and back of what inputs and slopes of each
         layer change in it.
         """
         total = torch.zeros_like(mean)
         for rows, held in zip(self.parts(), variances, strict=True):
-            precision = (self.weight[rows] / noise)[:, None].expand_as(self.y[rows])
+            precision, x = (self.weight[rows] / noise)[:, None].expand_as(self.y[rows]), self.x[rows]
+            chosen, n_each = self.curved(rows)
+            if chosen is not None:
+                x, precision, held = x[chosen], n_each * precision[chosen], held.some(chosen)
             with torch.enable_grad():
                 moving = mean.clone().requires_grad_(True)
-                found = self.function.slopes(moving, self.x[rows], held)
+                found = self.function.slopes(moving, x, held)
             still = Slopes(found.outputs.detach(), [_detached(part) for part in found.gradients])
             total_change = torch.zeros((), dtype=mean.dtype, device=mean.device)
             with torch.enable_grad():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bayesmp.settings import SETTINGS, Settings
 
-FEWEST, FEWEST_OF_JOINED = 16, 4  # values before which nothing is said of another doubling
+FEWEST, FEWEST_OF_JOINED = 16, 6  # values before which nothing is said of another doubling
 
 
 def falls_no_more(

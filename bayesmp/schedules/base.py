@@ -77,6 +77,9 @@ class Schedule(ABC):
         """Numbers that a saved run keeps beside the tensors of `state`, by name."""
         return {}
 
+    def make_room(self, counters: Mapping[str, float]) -> None:  # noqa: B027 - only schedules whose tensors change shape
+        """Let `state` have the shapes of a run with these counters, before it is filled in from its file."""
+
     def resume(self, counters: Mapping[str, float]) -> None:  # noqa: B027 - only schedules with counters have to
         """Go on from a state that has been filled in from a file, and its counters; an older file may lack some."""
 

@@ -12,7 +12,7 @@ joined; so most steps are cheap, and the first ones most of all.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -35,6 +35,7 @@ from bayesmp.objective import (
     Look,
     Objective,
     OverRows,
+    Slopes,
     SmoothFunction,
     falls_no_more,
     is_even,
@@ -44,17 +45,18 @@ from bayesmp.schedules.prior_width import learns_width
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
 
+SETTLED_AT_ONCE = 16_384  # examples whose slopes are swept at once when sites are told
 MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
 
 
 def has_objective(network: Network, n_examples: int) -> bool:
-    """Whether training has an objective: where targets carry noise and the belief is exact. Few rows suffice for that
-    where layers are dense and the prior is the same for all units, else weights have to be few.
+    """Whether training has an objective: where targets carry noise and the belief is exact; that of many weights only
+    where all layers are dense and their units have the same prior (OverRows).
     """
-    if not network.head.has_noise or network.past is not None:
+    if not network.head.has_noise or network.past is not None or not plan_belief(network, n_examples).is_exact:
         return False
-    are_rows_enough = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
-    return plan_belief(network, n_examples).is_exact and (are_rows_enough or network.n_weights <= MAX_EXACT)
+    goes_over_rows = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
+    return network.n_weights <= MAX_EXACT or goes_over_rows
 
 
 class ObjectiveSchedule(Schedule):
@@ -130,7 +132,18 @@ class ObjectiveSchedule(Schedule):
         state = self._state
         assert state is not None
         names = ("noise", "width", "damping", "smoothing", "value", "n_steps", "n_refused")
-        return {name: getattr(state, name) for name in names}
+        numbers = {name: getattr(state, name) for name in names}
+        return numbers | {f"spread.{k}.ndim": part.ndim for k, part in enumerate(state.spread[:-1])}
+
+    def make_room(self, counters: Mapping[str, float]) -> None:
+        """A layer with many inputs has one form of its spread with few rows, and another with many (DescentState)."""
+        assert self._state is not None and self._y is not None
+        spread = list(self._state.spread)
+        for k, part in enumerate(spread[:-1]):
+            n_out, n_in = self.function.shapes[k]
+            shape = (n_out, n_in, n_in) if counters[f"spread.{k}.ndim"] == 3 else (len(self._y), n_out)
+            spread[k] = part if part.shape == shape else part.new_zeros(shape)
+        self._state = replace(self._state, spread=tuple(spread))
 
     def resume(self, counters: Mapping[str, float]) -> None:
         assert self._state is not None
@@ -156,18 +169,34 @@ class ObjectiveSchedule(Schedule):
             self._state = replace(self._with_rows(self._state, len(y)), damping=1.0, n_refused=0, value=math.inf)
 
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
-        """A step on the examples that stay; what it leaves of the change goes into the shift."""
+        """A step of the means on the examples that stay and have said something, or to the prior's means if none do;
+        what it leaves of the change goes into the shift.
+        """
         network, sites = self.network, self.sites
-        assert self._x is not None and self._y is not None
-        with torch.inference_mode(False), torch.no_grad():
-            descent = self.descent(self._x, self._y)
-            descent.step()
-            self._state = descent.state
+        assert self._state is not None
+        if bool(change.any()):
+            if self._state.n_steps > 0:  # else the first epoch has yet to find the way
+                with torch.inference_mode(False), torch.no_grad():
+                    self._step_without(x, y)
             moved = self.function.to_flat(self._state.mean).to(sites.origin)
-        left = change - network.prior_pull(moved - sites.origin).double()
-        sites.shift.sub_(left / len(sites))
-        sites.origin.copy_(moved)
-        self.refresh()
+            left = change - network.prior_pull(moved - sites.origin).double()
+            sites.shift.sub_(left / len(sites))
+            sites.origin.copy_(moved)
+        exact = sites.posterior(network.prior)
+        network.marginal.rho.copy_(exact.rho)
+        network.marginal.tau.copy_(exact.rho * sites.origin)
+        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+
+    def _step_without(self, x: Tensor, y: Tensor) -> None:
+        """A step on these examples, which are left of others; noise and width wait for the next epoch."""
+        assert self._state is not None and self._y is not None
+        descent, before = self.descent(x, y), self._state
+        if len(y) > 0:
+            descent.step()
+            found = replace(descent.state, noise=before.noise, width=before.width, value=math.inf)
+        else:
+            found = replace(before, mean=descent.objective.prior_mean)
+        self._state = self._with_rows(found, len(self._y))
 
     def join(self, parts: Sequence[Schedule]) -> None:
         """Noise, width and spread are those of all parts on average; the means follow from all sites (merging.py)."""
@@ -194,7 +223,8 @@ class ObjectiveSchedule(Schedule):
 
     def run_epoch(self, members: Sequence[Tensor], epoch: int) -> tuple[VisitInfo, float]:
         """One step on all data, after some on parts of them in the first epoch; returns what the epoch has to tell, and
-        the objective at its end.
+        the objective where the step began. The marginal is that of the curvature at its end; sites follow when they are
+        asked for (`settle`), and nothing here depends on when that is.
         """
         x, y = self._x, self._y
         assert x is not None and y is not None and self._state is not None
@@ -239,12 +269,12 @@ class ObjectiveSchedule(Schedule):
         descent = min(ends, key=lambda end: end[:2])[2]
         while n_joined < len(y):
             self._rest_on_part(descent, n_joined)
-            self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
+            state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
             n_joined = self._joined(4 * n_joined, len(y))
             if n_joined < len(y):
-                descent = self.descent(*_some(x, y, order, n_joined))
-        self._state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
-        self._state = self._with_rows(self._state, len(y))
+                descent = self.descent(*_some(x, y, order, n_joined), state=state)
+        state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
+        self._state = self._with_rows(state, len(y))  # here for the first time: if interrupted, it begins anew
 
     @property
     def n_starts(self) -> int:
@@ -261,8 +291,7 @@ class ObjectiveSchedule(Schedule):
     def _rest_on_part(self, descent: Descent, n: int) -> None:
         """Steps until the objective of these rows falls no more."""
         values: list[float] = []
-        fewest = FEWEST if n == self.settings.first_rows else FEWEST_OF_JOINED
-        while not falls_no_more(values, n, fewest=fewest) and descent.state.n_refused < MOST_REFUSED:
+        while not falls_no_more(values, n, fewest=FEWEST_OF_JOINED) and descent.state.n_refused < MOST_REFUSED:
             values.append(descent.step().value)
 
     def falls_no_more(self, values: Sequence[float]) -> bool:
@@ -273,10 +302,11 @@ class ObjectiveSchedule(Schedule):
         fewest = FEWEST_OF_JOINED if has_joined else FEWEST
         return is_stuck or falls_no_more(values, self._y.numel(), fewest=fewest)
 
-    def descent(self, x: Tensor, y: Tensor) -> Descent:
-        """Where the descent is, for some data."""
-        assert self._state is not None
-        state = self._with_rows(self._state, len(y))
+    def descent(self, x: Tensor, y: Tensor, *, state: DescentState | None = None) -> Descent:
+        """Where the descent is, or one in another state, for some data."""
+        state = self._state if state is None else state
+        assert state is not None
+        state = self._with_rows(state, len(y))
         options = {"learns_noise": self.learns_noise, "learns_width": self.learns_width, "settings": self.settings}
         return Descent(self._objective_of(x, y), state, **options)  # type: ignore[arg-type]
 
@@ -324,13 +354,19 @@ class ObjectiveSchedule(Schedule):
         mean = self.function.to_flat(state.mean)
         sites.origin.copy_(mean.to(sites.origin))
         sites.shift.zero_()
+        sites.offset.zero_()
         descent = self.descent(x, y)
         balance = network.prior.rho.double() * (sites.origin.double() - network.prior.mean.double())
         total = torch.zeros_like(balance)
-        for row, rows in enumerate(members):
-            slope, rho = self._said(descent, rows)
-            kept, _ = sites.replace(sites.index(row), slope.to(sites.origin), rho.to(sites.origin))
-            total += kept.double()
+        row = 0
+        for some in _together(members, SETTLED_AT_ONCE):
+            rows = torch.cat(some)
+            found = descent.slopes_at(rows)
+            for at in torch.arange(len(rows)).split([len(part) for part in some]):
+                slope, rho = self._said(descent, found.some(at), rows[at])
+                kept, _ = sites.replace(sites.index(row), slope.to(sites.origin), rho.to(sites.origin))
+                total += kept.double()
+                row += 1
         sites.shift.copy_((balance - total) / len(sites))
         self.hear_constant(self.certain(state.noise).double() - self._head_prior.double())
         sites.recount()
@@ -338,23 +374,12 @@ class ObjectiveSchedule(Schedule):
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
 
-    def _said(self, descent: Descent, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _said(self, descent: Descent, found: Slopes, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Slope of the loss of some examples in all weights, and the diagonal of their curvature, flat."""
-        found, objective, noise = descent.slopes_at(rows), descent.objective, descent.state.noise
-        precision = (objective.weight[rows] / noise)[:, None].expand_as(objective.y[rows])
-        pull = precision * (objective.y[rows] - found.outputs)
-        slopes, rhos = [], []
-        for gradient in found.gradients:
-            mixed = torch.einsum("kbpo,bk->bpo", gradient.slopes, pull)
-            slopes.append(torch.einsum("bpo,bpi->oi", mixed, gradient.inputs))
-            if gradient.inputs.shape[1] == 1:
-                squares = torch.einsum("kbpo,bk->bo", gradient.slopes.square(), precision)
-                rhos.append(squares.T @ gradient.inputs[:, 0].square())
-            else:  # weights that are shared over positions
-                square = (gradient.flat().square() * precision.T[:, :, None]).sum((0, 1))
-                rhos.append(square.view(gradient.slopes.shape[3], gradient.inputs.shape[2]))
-        flat = self.function.flat
-        return flat.from_matrices(slopes), flat.from_matrices(rhos)
+        objective, noise = descent.objective, descent.state.noise
+        precision = (objective.weight[rows] / noise)[:, None].expand_as(found.outputs)
+        slope = found.mixed(precision * (objective.y[rows] - found.outputs))
+        return self.function.to_flat(slope), self.function.to_flat(found.squares_mixed(precision))
 
     def certain(self, noise: float) -> Tensor:
         """The belief about the head's constant that is this noise."""
@@ -404,16 +429,29 @@ class ObjectiveSchedule(Schedule):
             points = Points(x.to(network.device).repeat_interleave(k, 0), mixes)
             basis = AnchoredBasis.of(anchors, stds, is_exact=True, points=points, n_seen=(len(x), k))
             return Evidence(basis, torch.diag(basis.own_precision / state.noise), None, n_rows)
-        planned = Plan("full", network.n_weights, True, 8 * network.n_weights**2)
+        planned = Plan("full", network.n_weights, is_exact=True, n_bytes=8 * network.n_weights**2)
         generator = torch.Generator().manual_seed(0)
         full = make_basis(network, x, planned, stds, generator, n_rows=n_rows)
         scale = torch.cat([std.flatten() for std in full.stds])  # type: ignore[union-attr]
         return Evidence(full, look.curvature.data * scale[:, None] * scale, None, n_rows)  # type: ignore[attr-defined]
 
     def fitted(self, state: DescentState, look: Look) -> Fitted:
-        """What the network keeps of the descent."""
-        spread = tuple(part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
+        """What the network keeps of the descent, in its own precision."""
+        kept = (part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
+        spread = tuple(part.to(self.network.dtype) for part in kept)
         return Fitted(look.value, state.noise, state.smoothing, spread)
+
+
+def _together(members: Sequence[Tensor], n: int) -> Iterator[list[Tensor]]:
+    """Batches side by side, about n examples at once."""
+    some: list[Tensor] = []
+    for rows in members:
+        some.append(rows)
+        if sum(map(len, some)) >= n:
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def _several(groups: Tensor) -> list[Tensor]:

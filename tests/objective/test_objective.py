@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -107,6 +108,8 @@ def test_both_forms_of_the_curvature_agree(sizes, n):
     assert isinstance(a.curvature, OverRows) and isinstance(b.curvature, OverWeights)
     assert a.value == pytest.approx(b.value, rel=1e-9)
     torch.testing.assert_close(a.slope, b.slope)
+    torch.testing.assert_close(a.curvature.diagonal, b.curvature.diagonal)
+    torch.testing.assert_close(b.curvature.covariance.inverse().diagonal(), b.curvature.diagonal)
     assert a.curvature.degrees_of_freedom == pytest.approx(b.curvature.degrees_of_freedom, rel=1e-8)
     for damping in (0.0, 3.0):
         torch.testing.assert_close(a.curvature.newton(a.slope, damping), b.curvature.newton(a.slope, damping))
@@ -157,14 +160,15 @@ def test_a_weight_is_so_many_copies():
 
 @pytest.mark.parametrize("n", [20, 200])
 def test_every_step_lowers_what_it_is_to_lower(n):
-    """Step by step, with noise, width and spread as they were before the step."""
+    """Step by step, with noise, width and spread as they were before the step, which may begin with less smoothing."""
     x, y = data_of(n, 3, 1)
     descent = descent_of(network_of([3, 8, 1]), x, y)
     for _ in range(SETTINGS.fitting_steps + 20):
-        before, variances, only_fits = descent.state, descent.variances(), descent.fits_only
-        looks = [descent.objective.look(before.mean, before.noise, before.width, variances)]
+        before, only_fits = descent.state, descent.fits_only
         descent.step()
-        looks.append(descent.objective.look(descent.state.mean, before.noise, before.width, variances))
+        after = descent.state
+        variances = descent.from_state(replace(before, smoothing=after.smoothing)).variances()
+        looks = [descent.objective.look(m, before.noise, before.width, variances) for m in (before.mean, after.mean)]
         values = [look.value - (look.curvature.half_log_det if only_fits else 0.0) for look in looks]
         assert values[1] < values[0] or descent.state.n_refused > 0
 

@@ -92,5 +92,5 @@ def test_many_batches_fit_faster_with_long_steps():
         trainer = bmp.Trainer(mlp([64, 32, 10], bmp.Argmax(), dtype=torch.float32), x, y, batch_size=16)
         trainer.schedule.settings = dataclasses.replace(SETTINGS, stretch=(longest, 0.0625))
         found[longest] = trainer.run(4, progress=False)[-1]
-    assert found[4.0].metrics["nll"] < 0.85 * found[1.0].metrics["nll"]
+    assert found[4.0].metrics["nll"] < 0.95 * found[1.0].metrics["nll"]
     assert found[1.0].steps[0] <= 1.0 < 2.0 < found[4.0].steps[0] <= 4.0

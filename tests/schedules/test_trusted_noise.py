@@ -178,4 +178,5 @@ def test_a_file_from_before_errors_were_heard_still_loads():
     schedule = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, batch_size=10).schedule
     schedule.resume({"n_visits": 7, "next_renewal": 9, "constant_cap": 0.5, "best_score": 1.0})
     expected = {"n_visits": 7, "next_renewal": 9, "constant_cap": 0.5, "best_score": 1.0}
-    assert schedule.counters() == {**expected, "best_constant": math.inf, "best_error": math.inf, "n_worse": 0}
+    others = {"best_constant": math.inf, "best_error": math.inf, "n_worse": 0, "step_length": 1.0}
+    assert schedule.counters() == {**expected, **others}
