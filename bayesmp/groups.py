@@ -151,6 +151,25 @@ def copies_count_once(x: Any, y: Any) -> Tensor:
     return weight / torch.from_numpy(np.bincount(equal)[equal])
 
 
+def measured_together(x: Any, y: Any, groups: Any = None) -> Tensor:
+    """The group of each row whose other members know its noise, (n,), numbered as by `groups_of`: rows that are copies
+    of one measurement (`copies_count_once`), and rows with equal entries of `groups`.
+
+    Rows that merely have equal inputs are measurements of their own. Left out together, they would leave nothing to
+    tell the noise from: where all inputs are equal, what is left is the prior, and noise seems to be what its variance
+    leaves of the targets'.
+    """
+    inputs, targets = _numbered(_flat_rows(x)), _numbered(_flat_rows(y))
+    is_copy = (copies_count_once(x, y) < 1.0).numpy()
+    alone = np.arange(len(inputs)) + len(inputs)
+    copies = np.where(is_copy, _numbered(np.stack([inputs, targets], 1)), alone)
+    copies = np.unique(copies, return_inverse=True)[1].reshape(-1)
+    if groups is None or len(copies) == 0:
+        return torch.from_numpy(_in_order(copies))
+    named = np.unique(_as_array(groups), return_inverse=True)[1].reshape(-1)
+    return torch.from_numpy(_in_order(_merged(copies, named)))
+
+
 def first_of_copies(x: Any, y: Any) -> Tensor:
     """The first of the rows that are equal in inputs and targets, of all rows, in rising order."""
     pairs = np.stack([_numbered(_flat_rows(x)), _numbered(_flat_rows(y))], 1)

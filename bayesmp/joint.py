@@ -39,6 +39,7 @@ class Refreshed:
         outputs: means of the outputs of the examples that were judged, to see whether they still move.
         n_clipped: examples that hold more of their own outputs than a belief that contains them allows.
         judged: inputs and targets of the examples that were judged, and their outputs without them.
+        left_out: the same outputs where scores leave out more than the noise is told by: all examples of their groups.
         fitted: how activations are averaged over the belief, where training had an objective.
     """
 
@@ -49,6 +50,7 @@ class Refreshed:
     n_clipped: int
     judged: tuple[Tensor, Tensor, Moments]
     fitted: Fitted | None = None
+    left_out: Moments | None = None
 
     @property
     def belief(self) -> Belief:
@@ -141,32 +143,39 @@ def look_at_end(
     x: Tensor,
     y: Tensor,
     groups: Tensor,
+    measurements: Tensor,
     *,
     with_belief: bool,
     settings: Settings = SETTINGS,
 ) -> Refreshed:
-    """The same where a schedule has come with its objective, for all data; of many some are judged."""
+    """The same where a schedule has come with its objective, for all data; of many some are judged.
+
+    Args:
+        groups, measurements: which examples scores leave out together, and which ones tell of one noise (groups.py).
+    """
     head = schedule.network.head
     with torch.inference_mode(False), torch.no_grad():
         descent = schedule.descent(x, y)
         look, objective = descent.look(), descent.objective
         rows = whole_groups(groups, settings.judged_examples)
-        left_out, n_clipped = schedule.left_out(descent, look, rows, groups[rows])
+        groupings = groups[rows], measurements[rows]
+        (left_out, n_clipped), (alone, _) = schedule.left_out(descent, look, rows, *groupings)
         if bool((objective.weight[rows] < 1.0).any()):
             once = first_of_copies(objective.x[rows], objective.y[rows])
-            rows, left_out = rows[once], Moments(left_out.mean[once], left_out.var[once])
+            rows, left_out, alone = rows[once], left_out.map(lambda p: p[once]), alone.map(lambda p: p[once])
         targets, constant, log_weights = objective.y[rows], None, schedule.certain(descent.state.noise)
         if head.is_learned:
-            parts = zip(left_out.mean.split(1024), left_out.var.split(1024), targets.split(1024), strict=True)
+            parts = zip(alone.mean.split(1024), alone.var.split(1024), targets.split(1024), strict=True)
             constant = torch.stack([head.to_constant(Moments(mean, var), part).double() for mean, var, part in parts])
             constant = constant.sum(0) * float(objective.weight.sum() / len(rows))
             total = schedule.head_prior.to(constant) + constant
             log_weights = (total - total.max()).to(log_weights)
         scores = _scores(head, left_out, targets, log_weights.to(targets))
-        judged = x[rows.to(x.device)], targets, left_out
+        judged = x[rows.to(x.device)], targets, alone
         fitted = schedule.fitted(descent.state, look)
         evidence = schedule.evidence(x, descent, look) if with_belief else None
-        return Refreshed(evidence, constant, scores, look.outputs[rows], n_clipped, judged, fitted=fitted)
+        outputs = look.outputs[rows]
+        return Refreshed(evidence, constant, scores, outputs, n_clipped, judged, fitted=fitted, left_out=left_out)
 
 
 @torch.no_grad()

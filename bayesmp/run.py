@@ -20,7 +20,7 @@ from bayesmp.belief import Belief
 from bayesmp.bending import bend, can_bend
 from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
-from bayesmp.groups import check_groups, groups_of
+from bayesmp.groups import check_groups, groups_of, measured_together
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of, surprise_of
 from bayesmp.joint import Refreshed, look_at_end, memory_plan, noise_at_inputs, products_per_pass, refresh
@@ -83,7 +83,7 @@ class Run:
         self.ids = torch.arange(len(x))
         labels = check_groups(groups, len(x))
         self.labels = None if labels is None else torch.from_numpy(labels)
-        self._grouped: tuple[Tensor, Tensor] | None = None  # inputs, and the group of each of them
+        self._grouped: tuple[Tensor, Tensor, tuple[Tensor, Tensor]] | None = None  # data, and groupings of them
         self.next_id = len(x)
         self._arrange(self._assign_batches(len(x)))
         self._has_gradients = self._check_gradients()
@@ -112,6 +112,7 @@ class Run:
             learn_prior=config.learn_prior,
             with_objective=self._with_objective,
         )
+        self._with_objective = self.has_objective
 
     def _start(self) -> None:
         """Every site as it is before its first visit."""
@@ -239,9 +240,9 @@ class Run:
             network.head_log_weights = total
             if head.varies:
                 network.varying_noise = noise_at_inputs(network, found, schedule.head_prior)
-        if found.fitted is not None:
-            x, y, left_out = found.judged
-            found.scores["nll"] = surprise_of(network, x, left_out, y)
+        if found.left_out is not None:
+            x, y, _ = found.judged
+            found.scores["nll"] = surprise_of(network, x, found.left_out, y)
         if found.fitted is None and can_bend(network, found.belief):
             network.belief = bend(network, found.belief, *self._heard())
         return found
@@ -264,8 +265,8 @@ class Run:
         network = self.network
         x, y = self._heard()
         if isinstance(self.schedule, ObjectiveSchedule):
-            groups = self.groups if x is self.x else groups_of(x)
-            found = look_at_end(self.schedule, x, y, groups, with_belief=keeps_belief)
+            groups, measurements = self._groupings(x, y)
+            found = look_at_end(self.schedule, x, y, groups, measurements, with_belief=keeps_belief)
             if keeps_belief:
                 network.belief, network.fitted = found.belief, found.fitted
                 network.told = Told.of(self.history.snapshot(), x, y)
@@ -290,10 +291,16 @@ class Run:
 
     @property
     def groups(self) -> Tensor:
-        """The group of each example, (n,): copies belong together, and those that the user says."""
-        if self._grouped is None or self._grouped[0] is not self.x:
-            self._grouped = self.x, groups_of(self.x, self.labels)
-        return self._grouped[1]
+        """The group of each example, (n,): those with equal inputs belong together, and those that the user says."""
+        return self._groupings(self.x, self.y)[0]
+
+    def _groupings(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of these examples scores leave out together, and which ones tell of one noise; found once for all."""
+        if x is not self.x:
+            return groups_of(x), measured_together(x, y)
+        if self._grouped is None or self._grouped[0] is not x or self._grouped[1] is not y:
+            self._grouped = x, y, (groups_of(x, self.labels), measured_together(x, y, self.labels))
+        return self._grouped[2]
 
     def _products_per_pass(self, max_examples: int, max_rank: int) -> int:
         return products_per_pass(self.network, len(self.x), max_examples=max_examples, max_rank=max_rank)

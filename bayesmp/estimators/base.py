@@ -91,6 +91,7 @@ class MPEstimator(BaseEstimator, ABC):
     _seeds: tuple[int, ...]  # of the networks
     _x: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
     _y: NDArray[Any] | None
+    _named: NDArray[np.int64] | None = None  # the groups that the user has named, (n,); not kept in files
     _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
     _x_scaling: TableScaling
     _y_scaling: Scaling | None
@@ -174,8 +175,8 @@ class MPEstimator(BaseEstimator, ABC):
                     f"{n_networks}; call fit to start anew"
                 )
             x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
-            if self._groups is not None:  # further rows belong to no earlier ones, unless they are copies
-                named = np.concatenate([self._groups.numpy(), np.arange(len(self._groups), len(x))])
+            if self._named is not None:  # further rows belong to no earlier ones, unless they are copies
+                named = np.concatenate([self._named, np.arange(len(self._named), len(x))])
             starts = [network.marginal.mean.cpu() for network in self.networks_]
         self._warn_of_outliers(x, y)
         x_scaling = TableScaling.fit(x)
@@ -192,7 +193,7 @@ class MPEstimator(BaseEstimator, ABC):
                 )
             network.start = start
         inputs = x_scaling.apply(x)
-        self._groups = groups_of(inputs, named)
+        self._named, self._groups = named, groups_of(inputs, named)
         histories = self._run(networks, inputs, posed.targets, seeds)
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
@@ -250,7 +251,7 @@ class MPEstimator(BaseEstimator, ABC):
         """One with a bar that tells of its epochs; several side by side, with a bar that counts them."""
         options: dict[str, Any] = {"max_epochs": self.max_epochs, "progress": bool(self.verbose)}
         if len(networks) == 1:
-            trainer = Trainer(networks[0], x, targets, batch_size=self.batch_size, seed=seeds[0], groups=self._groups)
+            trainer = Trainer(networks[0], x, targets, batch_size=self.batch_size, seed=seeds[0], groups=self._named)
             return [trainer.run(self.epochs, **options)]
         TrainConfig(batch_size=self.batch_size)  # refused here, not by a network
         checks.check_positive_int(self.max_epochs, "max_epochs")
@@ -261,7 +262,7 @@ class MPEstimator(BaseEstimator, ABC):
             epochs=self.epochs,
             batch_size=self.batch_size,
             seed=seeds,
-            groups=self._groups,
+            groups=self._named,
             **options,
         )
 

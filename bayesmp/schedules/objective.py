@@ -389,12 +389,13 @@ class ObjectiveSchedule(Schedule):
 
     # --- what is believed --------------------------------------------------------------------------------------------
 
-    def left_out(self, descent: Descent, look: Look, rows: Tensor, groups: Tensor) -> tuple[Moments, int]:
-        """Outputs of some examples, each left out with those of its group, and how many leverages were cut.
+    def left_out(self, descent: Descent, look: Look, rows: Tensor, *groupings: Tensor) -> list[tuple[Moments, int]]:
+        """Outputs of some examples, each left out with those of its group, and how many leverages were cut; for each
+        grouping.
 
         Args:
             rows: of these examples; whole groups.
-            groups: number of the group of each of them.
+            groupings: number of the group of each of them.
         """
         noise, objective, limit = descent.state.noise, descent.objective, self.settings.max_leverage[0]
         is_all = isinstance(look.curvature, OverRows)  # whose examples are all of them
@@ -406,15 +407,18 @@ class ObjectiveSchedule(Schedule):
         covariance = look.curvature.covariances(slopes, precision)[at]
         without, n_clipped = without_own(covariance, precise, limit=limit)
         pull = precise * (y - mean)
-        left = mean - (without @ pull[..., None])[..., 0]
-        var = without.diagonal(dim1=1, dim2=2).clone()
-        for group in _several(groups):
-            own = look.curvature.covariance_within(slopes, precision, at[group])
-            joint, n_cut = without_own(own[None], precise[group].reshape(1, -1), limit=limit)
-            left[group] = mean[group] - (joint[0] @ pull[group].flatten()).view_as(mean[group])
-            var[group] = joint[0].diagonal().reshape(mean[group].shape)
-            n_clipped += n_cut
-        return Moments(left, var.clamp_min(torch.finfo(var.dtype).tiny)), n_clipped
+        alone = mean - (without @ pull[..., None])[..., 0]
+        found = []
+        for groups in groupings:
+            left, var, n_cut = alone.clone(), without.diagonal(dim1=1, dim2=2).clone(), n_clipped
+            for group in _several(groups):
+                own = look.curvature.covariance_within(slopes, precision, at[group])
+                joint, n_more = without_own(own[None], precise[group].reshape(1, -1), limit=limit)
+                left[group] = mean[group] - (joint[0] @ pull[group].flatten()).view_as(mean[group])
+                var[group] = joint[0].diagonal().reshape(mean[group].shape)
+                n_cut += n_more
+            found.append((Moments(left, var.clamp_min(torch.finfo(var.dtype).tiny)), n_cut))
+        return found
 
     def evidence(self, x: Tensor, descent: Descent, look: Look) -> Evidence:
         """What the belief that predictions are made with is made of."""
