@@ -69,7 +69,7 @@ def damages():
         for k in range(count):
             share, bit = (k + rng.random()) / count, rng.randrange(8)
             yield f"{where} {k}", lambda path, s=share, b=bit, w=where: flip(path, s, b, within=w)
-    tensors = ("members", "marginal.tau", "sites.slope", "schedule.signs", "last_mean", "head.grid", "prior.rho")
+    tensors = ("members", "marginal.tau", "sites.slope", "schedule.mean", "last_mean", "head.grid", "prior.rho")
     for name in tensors:
         yield f"no {name}", drop(name, "tensors")
         yield f"{name} in float16", cast(name, torch.float16)

@@ -27,7 +27,8 @@ LED_ASTRAY = {"prior_too_narrow", "prior_too_wide", "no_signal", "ended_in_a_jum
 def test_targets_learned_by_heart(head):
     """It was told as a prior that is too narrow, or as no signal."""
     x, y = noise_only(260, 20)
-    trainer = trained(mlp([20, 100, 1], head), x[:60], y[:60], 60, batch_size=30)
+    joint = True if head.is_learned else None  # an objective takes these for noise, as they are
+    trainer = trained(mlp([20, 100, 1], head), x[:60], y[:60], 60, batch_size=30, joint=joint)
     diagnosis = trainer.network.diagnose(x[60:], y[60:])
     finding = found(diagnosis, "memorised_noise")
     assert finding.severity == "problem" and not LED_ASTRAY & set(diagnosis.kinds)
@@ -62,13 +63,14 @@ def test_a_network_that_takes_all_for_noise():
     """A fast sine: like inputs have like targets, but nothing was learned before all of it was noise."""
     x = np.random.default_rng(0).uniform(-1.7, 1.7, (500, 1))
     y = 1.4 * np.sin(12 * x[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=500)
-    stuck = trained(mlp([1, 16, 16, 16, 1], bmp.Regression("learn")), x[:200], y[:200], 60, batch_size=50)
+    sizes, options = [1, 16, 16, 16, 1], {"batch_size": 50}
+    stuck = trained(mlp(sizes, bmp.Regression("learn")), x[:200], y[:200], 60, joint=True, **options)
     diagnosis = stuck.network.diagnose(x[200:], y[200:])
     finding = found(diagnosis, "stuck_at_noise")
     assert finding.severity == "problem" and finding.numbers["explained_otherwise"] > 0.8
     assert not {"no_signal", "noise_at_limit", "too_unsure", "prior_too_narrow"} & set(diagnosis.kinds)
     assert "stuck_at_noise" in stuck.diagnose().kinds
-    helped = trained(mlp([1, 16, 16, 16, 1], bmp.Regression(0.01)), x[:200], y[:200], 60, batch_size=50)
+    helped = trained(mlp(sizes, bmp.Regression(0.01)), x[:200], y[:200], 60, **options)
     missed = [float((part.network.predict(x[200:]).mean - torch.tensor(y[200:])).std()) for part in (stuck, helped)]
     assert missed[1] < 0.5 * missed[0], "what the sentence advises"
 
@@ -103,7 +105,9 @@ def weak(n, seed, share):
 @pytest.mark.parametrize("share, epochs, is_told", [(0.25, 15, True), (0.99, 30, False), (0.25, 100, False)])
 def test_runs_that_end_before_training_has_heard_of_the_noise(share, epochs, is_told):
     """Three batches: 45 visits are too few for a weak signal, 90 are enough for a strong one, 300 for both."""
-    trainer = trained(mlp([5, 16, 1], bmp.Regression("learn")), *weak(300, 0, share), epochs, batch_size=100)
+    trainer = trained(
+        mlp([5, 16, 1], bmp.Regression("learn")), *weak(300, 0, share), epochs, batch_size=100, joint=True
+    )
     findings = {each.kind: each for each in trainer.network.diagnose(*weak(300, 1, share)).findings}
     assert ("too_few_visits" in findings) == is_told
     if is_told:

@@ -82,7 +82,7 @@ class ObjectiveSchedule(Schedule):
         super().__init__(network, sites, seed=seed)
         self.settings = settings
         self.learns_noise = network.head.is_learned
-        self.learns_width = learns_width(network) if learn_prior is None else learn_prior
+        self.learn_prior = learn_prior
         self.function = SmoothFunction(network.graph, network.flat, network.n_outputs)
         self._state: DescentState | None = None
         self._x: Tensor | None = None
@@ -201,7 +201,7 @@ class ObjectiveSchedule(Schedule):
         self._state = self._with_rows(found, len(self._y))
 
     def join(self, parts: Sequence[Schedule]) -> None:
-        """Noise, width and spread are those of all parts on average; the means follow from all sites (merging.py)."""
+        """Noise and spread are those of all parts on average; width and means follow from all of them (merging.py)."""
         known = [part._state for part in parts if isinstance(part, ObjectiveSchedule) and part._state is not None]
         sizes = [len(part.sites) for part in parts]
         share = [size / sum(sizes) for size in sizes]
@@ -214,7 +214,7 @@ class ObjectiveSchedule(Schedule):
         for k, own in enumerate(spread):
             if own.ndim == 3:
                 spread[k] = torch.stack([p * one.spread[k] for p, one in zip(share, known, strict=True)]).sum(0)
-        numbers = {name: mean_of(name) for name in ("noise", "width", "smoothing")}
+        numbers = {name: mean_of(name) for name in ("noise", "smoothing")} | {"width": self.network.prior_width}
         n_steps = max(one.n_steps for one in known)
         self._state = replace(self._state, spread=tuple(spread), n_steps=n_steps, **numbers)  # type: ignore[arg-type]
 
@@ -327,9 +327,17 @@ class ObjectiveSchedule(Schedule):
             return copies_count_once(x, y).to(device=self.network.device)
         return self._weight
 
+    @property
+    def learns_width(self) -> bool:
+        """Whether the data choose how wide the prior is; asked anew, because users may assign a prior within a run."""
+        return learns_width(self.network) if self.learn_prior is None else self.learn_prior
+
     def _take_origin(self) -> None:
-        """Go on from the means that the sites have, where these are others than rounding makes of the descent's."""
+        """Go on from the means that the sites have, where these are others than rounding makes of the descent's, and
+        with a prior as wide as the network has it.
+        """
         assert self._state is not None
+        self._state = replace(self._state, width=float(self.network.prior_width))
         own = self.function.to_flat(self._state.mean).to(self.sites.origin)
         if not torch.equal(own, self.sites.origin):
             self._state = replace(self._state, mean=self.function.to_vector(self.sites.origin.double()))
@@ -352,7 +360,6 @@ class ObjectiveSchedule(Schedule):
     def _settle(self, state: DescentState, members: Sequence[Tensor]) -> None:
         network, sites, x, y = self.network, self.sites, self._x, self._y
         assert x is not None and y is not None
-        network.widen_prior(state.width)
         mean = self.function.to_flat(state.mean)
         sites.origin.copy_(mean.to(sites.origin))
         sites.shift.zero_()

@@ -41,7 +41,7 @@ def warn_if_untold(network: Network, n_examples: int) -> None:
     if not plan_belief(network, n_examples).is_exact:
         warnings.warn(
             "learn_prior=True has no effect: how wide the prior should be is told by an exact joint belief, of up to "
-            "1,024 weights or training outputs, and here are more of both",
+            "2,048 weights or training outputs (1,024 where targets are labels), and here are more of both",
             stacklevel=5,
         )
 

@@ -44,7 +44,8 @@ class Case:
             layers += [bmp.Linear(n_in, n_out, bias=self.bias, exact=self.exact), bmp.LeakyReLU(self.leak)]
         network = bmp.Network(layers[:-1], heads.get(self.head, bmp.Argmax())).to(dtype)
         y = y if self.head == "labels" else y.to(dtype)
-        return bmp.Trainer(network, x.to(dtype), y, batch_size=15, **options)
+        joint = None if self.head == "labels" else len(self.widths) > 2  # visits, where there would be an objective
+        return bmp.Trainer(network, x.to(dtype), y, batch_size=15, **{"joint": joint, **options})
 
 
 CASES = {

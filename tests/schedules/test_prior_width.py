@@ -68,7 +68,7 @@ def test_no_width_is_learned_while_noise_is_held_back():
     whose noise was held low for long NLL went from .903 to .931. So the width waits for the noise, and the noise for
     233 visits; 50 visits alone are not enough.
     """
-    trainer = widened(epochs=40)
+    trainer = widened(epochs=40, joint=True)
     assert SETTINGS.width_visits < trainer.schedule.n_visits == 120
     assert trainer.schedule.held_back() is not None
     assert trainer.network.prior_width == 1.0
@@ -105,9 +105,9 @@ def test_a_prior_that_is_assigned_within_a_run_stays_as_it_is():
 
 
 def test_who_asks_for_a_width_that_nobody_can_tell_is_told_so():
-    x = torch.randn(1030, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2060, 4, generator=torch.Generator().manual_seed(0))
     with pytest.warns(UserWarning, match="learn_prior=True has no effect"):
-        bmp.Trainer(mlp((4, 200, 1), bmp.Regression("learn")), x, x[:, 0], learn_prior=True)
+        bmp.Trainer(mlp((4, 350, 1), bmp.Regression("learn")), x, x[:, 0], learn_prior=True)
 
 
 def test_the_sequential_schedule_keeps_the_prior():

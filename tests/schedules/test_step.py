@@ -61,7 +61,8 @@ def test_the_limit_of_stability_is_as_the_docstring_says(n):
 
 def trainer_of(n_batches, stretch=SETTINGS.stretch):
     x, y = linear_data(4 * n_batches, n_in=3)
-    trainer = bmp.Trainer(mlp([3, 1], bmp.Regression(0.09), dtype=torch.float64), x, y, batch_size=4)
+    network = mlp([3, 1], bmp.Regression(0.09), dtype=torch.float64)
+    trainer = bmp.Trainer(network, x, y, batch_size=4, joint=False)
     trainer.schedule.settings = dataclasses.replace(SETTINGS, stretch=stretch)
     return trainer
 

@@ -52,7 +52,7 @@ def test_there_is_no_limit_once_all_of_y_may_be_noise(n_visits):
 def test_the_limit_is_one_tensor_for_a_whole_run():
     """Recorded visits read it at its place in memory, whatever happens to the data."""
     x, y = linear_data(40)
-    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, batch_size=10)
+    trainer = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, batch_size=10, joint=True)
     limit = trainer.schedule.noise.limit
     place, first = limit.data_ptr(), float(limit)
     trainer.run(2)
@@ -175,7 +175,7 @@ def test_counters_go_through_a_file():
 def test_a_file_from_before_errors_were_heard_still_loads():
     """Runs of older versions know fewer counters; the others stay as a new run has them."""
     x, y = linear_data(20)
-    schedule = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, batch_size=10).schedule
+    schedule = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, batch_size=10, joint=True).schedule
     schedule.resume({"n_visits": 7, "next_renewal": 9, "constant_cap": 0.5, "best_score": 1.0})
     expected = {"n_visits": 7, "next_renewal": 9, "constant_cap": 0.5, "best_score": 1.0}
     others = {"best_constant": math.inf, "best_error": math.inf, "n_worse": 0, "step_length": 1.0}
