@@ -10,6 +10,7 @@ from bayesmp.graph import Node
 from bayesmp.layers.base import Local
 from bayesmp.objective import Descent, Objective, SmoothFunction
 from bayesmp.objective.descent import DescentState
+from bayesmp.objective.function import Variances
 from bayesmp.settings import SETTINGS
 
 
@@ -53,7 +54,7 @@ def descent_of(
     return Descent(objective, state, learns_noise=True, learns_width=True)
 
 
-def random_variances(descent: Descent, *, seed: int = 0) -> list[Held]:
+def random_variances(descent: Descent, *, seed: int = 0) -> list[Variances]:
     """Some variance for each sum of each example, the same whatever the means are."""
     known: dict[int, Tensor] = {}
 

@@ -293,8 +293,10 @@ class ObjectiveSchedule(Schedule):
     def _rest_on_part(self, descent: Descent, n: int) -> None:
         """Steps until the objective of these rows hardly falls; what is left is about them more than about all."""
         values: list[float] = []
-        while not falls_no_more(values, PART_SLACK * n, fewest=FEWEST_OF_JOINED) and descent.state.n_refused < MOST_REFUSED:
+        while descent.state.n_refused < MOST_REFUSED:
             values.append(descent.step().value)
+            if falls_no_more(values, PART_SLACK * n, fewest=FEWEST_OF_JOINED):
+                break
 
     def falls_no_more(self, values: Sequence[float]) -> bool:
         """Whether the objective, after each epoch, has come to rest."""
