@@ -23,6 +23,7 @@ FOR_CPU = (
     "left_out",
     "estimators",
     "stress",
+    "gaussian",
 )
 FOR_GPU = ("cifar10", "big_mlp", "sites", "prediction")
 
