@@ -47,7 +47,7 @@ class Curvature(ABC):
 
     @abstractmethod
     def newton(self, slope: Tensor, damping: float) -> Tensor:
-        """(H + damping P)^{-1} applied to a slope (w,)."""
+        """(H + damping P)^{-1} applied to a slope (w,); NaN where rounding leaves no positive matrix."""
 
     @abstractmethod
     def covariances(self, part: Slopes, precision: Tensor) -> Tensor:
@@ -97,8 +97,8 @@ class OverWeights(Curvature):
         return float(self._factor.diagonal().log().sum() - 0.5 * self.prior_rho.log().sum())
 
     def newton(self, slope: Tensor, damping: float) -> Tensor:
-        factor = torch.linalg.cholesky(self.data + torch.diag((1.0 + damping) * self.prior_rho))
-        return torch.cholesky_solve(slope[:, None], factor)[:, 0]
+        factor, fails = torch.linalg.cholesky_ex(self.data + torch.diag((1.0 + damping) * self.prior_rho))
+        return torch.cholesky_solve(slope[:, None], factor)[:, 0].masked_fill(fails > 0, torch.nan)
 
     @cached_property
     def covariance(self) -> Tensor:
@@ -212,9 +212,9 @@ class OverRows(Curvature):
     def newton(self, slope: Tensor, damping: float) -> Tensor:
         stiffer = (1.0 + damping) * self.prior_rho
         first = slope / stiffer
-        factor = torch.linalg.cholesky(self._with(1.0 / (1.0 + damping)))
+        factor, fails = torch.linalg.cholesky_ex(self._with(1.0 / (1.0 + damping)))
         weights = torch.cholesky_solve(self.rows_times(first)[:, None], factor)[:, 0]
-        return first - self.rows_mixed(weights) / stiffer
+        return (first - self.rows_mixed(weights) / stiffer).masked_fill(fails > 0, torch.nan)
 
     def rows_times(self, vector: Tensor) -> Tensor:
         """R v, (k n,)."""
