@@ -10,6 +10,7 @@ from bayesmp.graph import Node
 from bayesmp.layers.base import Local
 from bayesmp.objective import Descent, Objective, SmoothFunction
 from bayesmp.objective.descent import DescentState
+from bayesmp.objective.function import Held
 from bayesmp.settings import SETTINGS
 
 
