@@ -142,11 +142,8 @@ class History:
         return plots.training_history(self.columns(), ax, names=names)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The records as a file holds them; `from_json` reads them. JSON has no NaN: an epoch without an objective says
-        nothing of it.
-        """
-        rows = [asdict(record) for record in self.records]
-        return [{name: value for name, value in row.items() if value == value} for row in rows]
+        """The records as a file holds them; `from_json` reads them."""
+        return [asdict(record) for record in self.records]
 
     @classmethod
     def from_json(
