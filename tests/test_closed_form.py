@@ -24,6 +24,9 @@ def truth(x, y, layer, prior, noise_var=NOISE_VAR):
     return np.stack([m for m, _ in found]), np.stack([np.sqrt(np.diag(c)) for _, c in found])
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # given noise is any here
+
+
 def given_prior(n_in, n_out, seed=0):
     """Non-trivial (mean, var) of the weights (o, i) and of the biases (o, 1)."""
     rng = np.random.default_rng(seed)

@@ -18,11 +18,8 @@ HEADS = {
 
 
 def problem(name="regression", *, dtype=torch.float32, n=37, n_in=3, batch_size=8, seed=0, **options):
-    """A Trainer of a small nonlinear network, 37 examples in batches of 8, 8, 7, 7 and 7, which are visited one by one:
-    regressions have no objective here.
-    """
+    """A Trainer of a small nonlinear network, 37 examples in batches of 8, 8, 7, 7 and 7."""
     is_regression = name in ("regression", "learned noise")
-    options = {"joint": True, **options} if is_regression else options
     x, y = linear_data(n, n_in=n_in) if is_regression else blobs(n, n_in=n_in)
     network = mlp([n_in, 6, 6, 1 if is_regression else 3], HEADS[name](), seed=seed, dtype=dtype)
     return bmp.Trainer(network, x, y, batch_size=batch_size, **options)

@@ -17,6 +17,17 @@ from tests.schedules.small_runs import assert_same_posterior, problem, visit
 # --- one fixed point -------------------------------------------------------------------------------------------------
 
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:training ended worse than a constant"
+)  # given noise is not that of these targets
+
+
+@pytest.fixture(autouse=True)
+def visits(monkeypatch):
+    """Regressions are trained by visits to batches here, not by an objective (schedules/objective.py)."""
+    monkeypatch.setattr("bayesmp.schedules.has_objective", lambda network, n_examples: False)
+
+
 def linear_fixed_point(*, epochs=150, batch_size=9, seed=0):
     x, y = linear_data(40, n_in=4, n_out=2)
     network = bmp.Network([bmp.Linear(4, 2)], bmp.Regression(0.09), seed=1).to(torch.float64)
@@ -63,7 +74,7 @@ def test_more_epochs_do_not_sharpen_a_converged_posterior(name, rest):
     if name.endswith("linear"):
         n_in = 4 if name == "linear" else 2 * EXACT_FAN_IN
         x, y = linear_data(40, n_in=n_in)
-        trainer = bmp.Trainer(bmp.Network([bmp.Linear(n_in, 1)], bmp.Regression(0.09)), x, y, batch_size=9, joint=False)
+        trainer = bmp.Trainer(bmp.Network([bmp.Linear(n_in, 1)], bmp.Regression(0.09)), x, y, batch_size=9)
     else:
         trainer = problem(name, n=60, batch_size=20, seed=1, joint=False)
     while trainer.n_epochs == 0 or trainer.history[-1].max_change > rest:
@@ -102,7 +113,7 @@ def test_visiting_a_batch_again_replaces_its_site():
     """
     x, y = linear_data(10, n_in=1)
     network = bmp.Network([bmp.Linear(1, 1, bias=False)], bmp.Regression(0.09)).to(torch.float64)
-    trainer = bmp.Trainer(network, x, y, batch_size=5, joint=False)
+    trainer = bmp.Trainer(network, x, y, batch_size=5)
     trainer.run(60)
     before = network.marginal.map(torch.clone)
     for _ in range(20):
@@ -110,7 +121,7 @@ def test_visiting_a_batch_again_replaces_its_site():
     assert_same_posterior(network.marginal, before, 1e-9)
 
     network.reset()
-    trainer = bmp.Trainer(network, x.repeat(2, 1), y.repeat(2, 1), batch_size=5, joint=False)
+    trainer = bmp.Trainer(network, x.repeat(2, 1), y.repeat(2, 1), batch_size=5)
     trainer.run(60)
     data_before, data_after = before.rho - network.prior.rho, network.marginal.rho - network.prior.rho
     torch.testing.assert_close(data_after, 2 * data_before)

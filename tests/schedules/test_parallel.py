@@ -18,6 +18,17 @@ ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-4}
 # --- posterior = prior x sites ---------------------------------------------------------------------------------------
 
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:training ended worse than a constant"
+)  # short runs, with noise that is given too small
+
+
+@pytest.fixture(autouse=True)
+def visits(monkeypatch):
+    """Regressions are trained by visits to batches here, not by an objective (schedules/objective.py)."""
+    monkeypatch.setattr("bayesmp.schedules.has_objective", lambda network, n_examples: False)
+
+
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("n_in", [3, EXACT_FAN_IN + 4])  # exact form, and matrix form from cavities
 @pytest.mark.parametrize("name", HEADS)
@@ -181,7 +192,7 @@ def test_running_on_is_the_same_as_running_through():
 def test_another_seed_gives_another_run(options):
     one, other = problem(), problem(seed=options.get("seed", 0))
     if "config_seed" in options:
-        other = bmp.Trainer(mlp([3, 6, 6, 1], bmp.Regression(0.09)), one.x, one.y, batch_size=8, seed=1, joint=True)
+        other = bmp.Trainer(mlp([3, 6, 6, 1], bmp.Regression(0.09)), one.x, one.y, batch_size=8, seed=1)
     one.run(1)
     other.run(1)
     assert not torch.equal(one.network.marginal.tau, other.network.marginal.tau)
@@ -195,7 +206,7 @@ def test_another_seed_gives_another_run(options):
 def test_sine_gets_better_and_stays_finite(n_layers, batch_size):
     x, y = sine(200)
     network = mlp([1, *[16] * (n_layers - 1), 1], bmp.Regression(0.05**2))
-    trainer = bmp.Trainer(network, x, y, batch_size=batch_size, debug=True, joint=True)
+    trainer = bmp.Trainer(network, x, y, batch_size=batch_size, debug=True)
     history = trainer.run(20 if batch_size == 50 else 60)
     rmse = history.column("rmse")
     assert all(map(math.isfinite, rmse))
@@ -219,7 +230,7 @@ def test_many_small_batches_learn():
     mixes = x @ torch.randn(10, 3, generator=generator) / 10**0.5
     y = (2.0 * mixes[:, 0]).sin() + mixes[:, 1] * mixes[:, 2] + 0.5 * mixes[:, 1]
     network = mlp([10, 50, 1], bmp.Regression("learn"))
-    history = bmp.Trainer(network, x, y / y.std(), batch_size=2, joint=True).run(2)
+    history = bmp.Trainer(network, x, y / y.std(), batch_size=2).run(2)
     assert history[-1].metrics["rmse"] < 0.9, "one guess for all has 1"
 
 
@@ -248,9 +259,7 @@ def rare_columns(seed, *, dtype=torch.float32):
     y = x[:, 0].sin() + 0.5 * x[:, 1] * x[:, 2] + 2.0 * indicators @ torch.randn(5, generator=generator)
     y = y + 0.1 * torch.randn(700, generator=generator)
     x = torch.cat([x, (indicators - indicators.mean(0)) / indicators.std(0)], 1)
-    trainer = bmp.Trainer(
-        mlp([9, 20, 1], bmp.Regression("learn"), seed=seed, dtype=dtype), x, y, batch_size=16, joint=True
-    )
+    trainer = bmp.Trainer(mlp([9, 20, 1], bmp.Regression("learn"), seed=seed, dtype=dtype), x, y, batch_size=16)
     scores = []
     for epoch in range(1, 11):
         trainer._run_epoch(epoch, tqdm(disable=True))

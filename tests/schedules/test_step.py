@@ -17,6 +17,12 @@ from tests.helpers import linear_data, linear_posterior, mlp
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def visits(monkeypatch):
+    """Regressions are trained by visits to batches here, not by an objective (schedules/objective.py)."""
+    monkeypatch.setattr("bayesmp.schedules.has_objective", lambda network, n_examples: False)
+
+
 def best_step(slope, curvature, longest):
     """By trying many: the one that most raises slope * step - curvature * step^2 / 2."""
     steps = torch.linspace(0.0, longest, 200_001, dtype=torch.float64)
@@ -61,8 +67,7 @@ def test_the_limit_of_stability_is_as_the_docstring_says(n):
 
 def trainer_of(n_batches, stretch=SETTINGS.stretch):
     x, y = linear_data(4 * n_batches, n_in=3)
-    network = mlp([3, 1], bmp.Regression(0.09), dtype=torch.float64)
-    trainer = bmp.Trainer(network, x, y, batch_size=4, joint=False)
+    trainer = bmp.Trainer(mlp([3, 1], bmp.Regression(0.09), dtype=torch.float64), x, y, batch_size=4)
     trainer.schedule.settings = dataclasses.replace(SETTINGS, stretch=stretch)
     return trainer
 
