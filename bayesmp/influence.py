@@ -134,8 +134,7 @@ def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *,
     n_products = network.n_outputs * belief.rank**2
     with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
         parts: list[Any] = [
-            network.prediction_of(left.x, left.outputs)
-            for left in _left_out(network, belief.to_first_order, x, y, rows, settings)
+            network.prediction_of(left.x, left.outputs) for left in _left_out(network, belief, x, y, rows, settings)
         ]
     found: P = type(parts[0]).concatenate(parts)
     return found

@@ -17,7 +17,6 @@ from torch import Tensor
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import Belief
-from bayesmp.bending import bend, can_bend
 from bayesmp.diagnosis import Told
 from bayesmp.evidence import most_anchors
 from bayesmp.groups import check_groups, groups_of, measured_together
@@ -243,8 +242,6 @@ class Run:
         if found.left_out is not None:
             x, y, _ = found.judged
             found.scores["nll"] = surprise_of(network, x, found.left_out, y)
-        if found.fitted is None and can_bend(network, found.belief):
-            network.belief = bend(network, found.belief, *self._heard())
         return found
 
     def _believe_later(self) -> None:
@@ -321,7 +318,7 @@ class Run:
             raise ValueError(f"influence is judged by the joint belief, and this run has none: {why}")
         n_products = network.n_outputs * belief.rank**2
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-            distance, loo_nll, leverage = influence_of(network, belief.to_first_order, self.x, self.y, rows)
+            distance, loo_nll, leverage = influence_of(network, belief, self.x, self.y, rows)
         is_silent = torch.isin(self.ids, torch.tensor(sorted(self._mended), dtype=torch.int64))
         for batch, part in zip(self.batch_ids, self.members, strict=True):
             is_silent[part.cpu()] |= batch in self._silent

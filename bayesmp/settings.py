@@ -54,10 +54,6 @@ class Settings:
         balance_tolerance: share of what is found that a further one must add.
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
         leverage_groups: groups of examples whose leverages shall add up.
-        bend_draws: of a belief at which slopes are looked at, to see how they turn (bending.py).
-        bend_share: of its variance that these draws have.
-        bend_rows: outputs of training examples whose slopes these are, at most.
-        bend_weights: of a network in which this is done, at most.
         fitting_steps: first steps on the objective, which fit the data and count no uncertainty.
         smoothings: shares of the belief's variance that activations may be averaged over; the one goes on that has the
             best objective after a trial.
@@ -127,10 +123,6 @@ class Settings:
     balance_tolerance: float = 0.0005
     leverage_draws: int = 2
     leverage_groups: int = 8
-    bend_draws: int = 16
-    bend_share: float = 0.1
-    bend_rows: int = 256
-    bend_weights: int = 1536
     fitting_steps: int = 40
     smoothings: tuple[float, ...] = (1.0, 0.1)
     trial_steps: int = 30

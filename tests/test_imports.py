@@ -24,7 +24,7 @@ LINE = [
     {"run"},
     {"joint", "influence", "stopping", "history", "train_config"},
     {"schedules", "each_left_out", "network_files"},
-    {"leave_one_out", "balance", "evidence", "bending"},
+    {"leave_one_out", "balance", "evidence"},
     {"network"},
     {"network_beliefs"},
     {"yesterday"},

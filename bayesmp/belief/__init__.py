@@ -11,8 +11,6 @@ made by a pass over the data (joint.py) and knows nothing of how training went. 
           With as many anchors as there are rows in all the span misses nothing, and this is exact, too. Rows of dense
           layers are never formed: J_z J_x^T = (a_z . a_x) (g_z . g_x) for inputs a and slopes g.
 
-Around an exact one there may be a `Bent`, with what data say beyond first order (bending.py): H + U U^T.
-
 A belief can be split as H = D + K (`as_past`): D diagonal and K, the `Past`, what data say beside it. They are the
 prior for tomorrow's data (`Network.as_prior`), and the rows of K then stand among the anchors of the next belief.
 
@@ -29,7 +27,6 @@ from torch import Tensor
 from bayesmp.belief.anchored import Anchored, AnchoredBasis
 from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, Spectrum, plan, weighted_gram
-from bayesmp.belief.bent import Bent
 from bayesmp.belief.full import Full, FullBasis
 from bayesmp.belief.past import Past
 from bayesmp.belief.spread import Spread
@@ -40,7 +37,6 @@ __all__ = [
     "AnchoredBasis",
     "Basis",
     "Belief",
-    "Bent",
     "Full",
     "FullBasis",
     "LayerAnchors",
@@ -61,10 +57,6 @@ Basis = FullBasis | AnchoredBasis
 def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belief:
     """The belief of a file."""
     layers = range(description["n_layers"])
-    if description.get("is_bent", False):
-        plain = from_state({**description, "is_bent": False}, tensors)
-        pulls, shifts = ([tensors[f"bend.{name}.{k}"] for k in layers] for name in ("pull", "shift"))
-        return Bent(plain, pulls, shifts, tensors["bend.factor"])
     n_rows = description.get("n_rows", 0)  # which files did not say before there was a past
     points = Points(tensors["points.x"], tensors["points.mixes"]) if "points.x" in tensors else None
     if description["form"] == "full":

@@ -81,11 +81,6 @@ class Belief(ABC):
     def rank(self) -> int:
         """Dimension of the space in which H is kept."""
 
-    @property
-    def to_first_order(self) -> Belief:
-        """The same without what data say beyond it (bent.py): examples are left out of this one."""
-        return self
-
     @abstractmethod
     def covariance(self, gradients: Gradients) -> Tensor:
         """(b, k, k): covariances of k quantities with these gradients, example by example."""

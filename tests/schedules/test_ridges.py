@@ -48,7 +48,7 @@ def test_the_factor_is_that_of_explicit_matrices(sizes):
     trainer, x, _ = trained(sizes)
     network = trainer.network
     trace = network.graph.sweep_out(x, network.weights(), network.regime)
-    found = measure(network.graph, trace, network.belief.to_first_order, torch.ones(len(x), 1, dtype=x.dtype))
+    found = measure(network.graph, trace, network.belief, torch.ones(len(x), 1, dtype=x.dtype))
     rows = rows_of(network, x)[:, 0]
     prior = torch.cat([part.flatten() for part in network.flat.to_matrices(network.prior.rho)]).double()
     covariance = torch.linalg.inv(rows.T @ rows / NOISE_VAR + torch.diag(prior))
@@ -91,7 +91,7 @@ def test_the_joint_slope_is_that_of_log_det():
 def test_solving_for_each_example_is_solving_one_by_one(form):
     sizes, n = ((2, 4, 1), 40) if form == "full" else ((3, 40, 30, 2), 12)
     trainer, x, _ = trained(sizes, n=n, epochs=3)
-    network, belief = trainer.network, trainer.network.belief.to_first_order
+    network, belief = trainer.network, trainer.network.belief
     assert belief.description()["form"] == form
     slopes = torch.ones(1, len(x), sizes[-1], dtype=x.dtype)
     _, gradients = network.gradients(x, slopes)
