@@ -10,11 +10,7 @@ from bayesmp.graph import Node
 from bayesmp.layers.base import Local
 from bayesmp.objective import Descent, Objective, SmoothFunction
 from bayesmp.objective.descent import DescentState
-<<<<<<< HEAD
 from bayesmp.objective.function import Variances
-=======
-from bayesmp.objective.function import Held
->>>>>>> testsb
 from bayesmp.settings import SETTINGS
 
 

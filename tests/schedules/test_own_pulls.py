@@ -8,7 +8,6 @@ from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex
 from tests.helpers import blobs
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # each row left out alone is
 
 
