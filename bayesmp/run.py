@@ -127,6 +127,8 @@ class Run:
                 stacklevel=3,
             )
         network.reset()
+        if not self.schedule.takes_all_data:
+            network.fitted = None  # yesterday's; messages see activations in their own way
         network.flat_targets = self._flat_targets
         network.run = weakref.ref(self)
         self._start()

@@ -1,11 +1,9 @@
 """Regression in units of the data: errors bars, several targets, leave-one-out scores, targets without a scale."""
 
 import math
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import LeaveOneOut
@@ -182,11 +180,9 @@ def test_noise_is_not_learned_by_heart_where_columns_are_many(share):
     rng = np.random.default_rng(100)
     x = rng.normal(size=(600, 20))
     y = share * x[:, 0] + np.sqrt(1.0 - share**2) * rng.normal(size=600)
-    worse = pytest.warns(ConvergenceWarning, match="worse than a constant") if share == 0.0 else nullcontext()
-    with worse:  # as it is on new rows, too
-        model = bmp.MPRegressor(random_state=0).fit(x[:100], y[:100])
+    model = bmp.MPRegressor(random_state=0).fit(x[:100], y[:100])
     assert model.score(x[100:], y[100:]) > share**2 - 0.45
-    assert model.history_[-1].metrics["rmse"] > 0.3 and ("at rest" in model.history_.stopped) == (share > 0.0)
+    assert model.history_[-1].metrics["rmse"] > 0.3 and "at rest" in model.history_.stopped
     assert float(model.network_.predict(np.zeros((1, 20))).noise_var) > 0.3
 
 

@@ -99,8 +99,8 @@ def test_a_run_that_was_interrupted_before_its_first_epoch_finds_its_way_all_the
 def test_a_first_epoch_that_was_interrupted_begins_anew(monkeypatch):
     """Rows that had joined until then were all that the next epoch knew of: it looked for no way any more."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(600, 3, generator=generator)
-    y = torch.sin(2 * x[:, :1]) + 0.1 * torch.randn(600, 1, generator=generator)
+    x = torch.randn(1500, 3, generator=generator)
+    y = torch.sin(2 * x[:, :1]) + 0.1 * torch.randn(1500, 1, generator=generator)
     trainer, fresh = trainer_on(x, y), trainer_on(x, y)
     for each in (trainer, fresh):
         each.schedule.settings = replace(SETTINGS, first_rows=40)
