@@ -55,10 +55,8 @@ class Settings:
         leverage_draws: random signs from which leverages are estimated where the belief is not exact.
         leverage_groups: groups of examples whose leverages shall add up.
         fitting_steps: first steps on the objective, which fit the data and count no uncertainty.
-        smoothings: shares of the belief's variance that activations may be averaged over; the one goes on that has the
-            best objective after a trial.
-        trial_steps: of such a trial, after the fitting steps.
-        less_smoothing: factor on this share where the objective rises.
+        less_smoothing: factor on the share of the belief's variance that activations are averaged over, tried at each
+            rest.
         first_noise: share of the variance of y that is taken for noise in these steps.
         first_spread: share of the prior's variance that weights are believed to have before the first step.
         spread_pace: which part of the way the variances that activations are averaged over go at each step.
@@ -124,9 +122,7 @@ class Settings:
     leverage_draws: int = 2
     leverage_groups: int = 8
     fitting_steps: int = 40
-    smoothings: tuple[float, ...] = (1.0, 0.1)
-    trial_steps: int = 30
-    less_smoothing: float = 0.7
+    less_smoothing: float = 0.3
     first_noise: float = 0.01
     first_spread: float = 0.1
     spread_pace: float = 0.5

@@ -50,7 +50,7 @@ def descent_of(
     if over_rows is not None:
         objective.is_over_rows = over_rows
     start = function.to_vector(network.start.double())
-    state = Descent.start(objective, start, 0.05, 1.0, SETTINGS)
+    state = Descent.start(objective, start, 0.05, SETTINGS)
     return Descent(objective, state, learns_noise=True, learns_width=True)
 
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import make_circles
 
 import bayesmp as bmp
-from bayesmp.objective import FEWEST
+from bayesmp.objective import FEWEST_OF_RESTED
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.stopping import Progress, at_rest, refresh_due, tell_unrest
 from bayesmp.trainer import MAX_EPOCHS
@@ -145,7 +145,7 @@ PROBLEMS = {"regression": regression, "classification": classification}
 def test_training_stops_by_itself_on_an_easy_problem(make):
     network, x, y, options = make()
     history = bmp.fit(network, x, y, **options)
-    fewest = FEWEST if network.head.has_noise else SETTINGS.rest_visits / 5
+    fewest = FEWEST_OF_RESTED if network.head.has_noise else SETTINGS.rest_visits / 5
     assert fewest <= len(history) < MAX_EPOCHS / 5
     assert history.stopped == f"at rest after {len(history)} epochs" and history.stopped in repr(history)
     assert math.isfinite(history.loo_nll[-1]) and math.isfinite(history.loo_error[-1])
@@ -163,18 +163,18 @@ def test_the_bound_on_epochs_is_told():
 def test_the_bound_counts_all_epochs_of_a_run():
     network, x, y, options = regression()
     trainer = bmp.Trainer(network, x, y, **options)
-    trainer.run(4)
-    with pytest.warns(UserWarning, match="not at rest after 6 epochs"):
-        trainer.run(max_epochs=6)
-    assert trainer.n_epochs == 6
+    trainer.run(2)
+    with pytest.warns(UserWarning, match="not at rest after 4 epochs"):
+        trainer.run(max_epochs=4)
+    assert trainer.n_epochs == 4
 
 
 def test_a_number_of_epochs_is_kept_to():
     network, x, y, options = regression()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        history = bmp.fit(network, x, y, epochs=7, **options)
-    assert len(history) == 7 and history.stopped == "ran the 7 epochs asked for; not at rest yet"
+        history = bmp.fit(network, x, y, epochs=4, **options)
+    assert len(history) == 4 and history.stopped == "ran the 4 epochs asked for; not at rest yet"
 
 
 @pytest.mark.parametrize("epochs", ["automatic", 0, -1, 2.5, None])
@@ -264,7 +264,7 @@ def test_a_run_that_stops_by_itself_does_so_in_parts_too(make):
     whole = bmp.fit(network, x, y, **options)
     other, _, _, _ = make()
     trainer = bmp.Trainer(other, x, y, **options)
-    trainer.run(7)
+    trainer.run(4)
     history = trainer.run()
     assert len(history) == len(whole) and history.stopped == whole.stopped
     assert_same(other, network, x)

@@ -52,6 +52,15 @@ def leaky_relu_to_output(m_in: Moments, leak: float) -> SlopedMoments:
     return SlopedMoments(mean, var, leak + (1.0 - leak) * cdf)
 
 
+def leaky_relu_mean(m_in: Moments, leak: float) -> SlopedMoments:
+    """The same without the variance, which is told as 0: half the passes over memory."""
+    a = score(m_in.mean, m_in.var)
+    cdf = normal_cdf(a)
+    rectified = (m_in.var.sqrt() * normal_pdf(a) + m_in.mean * cdf).clamp_min(0.0)
+    nothing = torch.zeros((), dtype=cdf.dtype, device=cdf.device).expand_as(cdf)
+    return SlopedMoments(leak * m_in.mean + (1.0 - leak) * rectified, nothing, leak + (1.0 - leak) * cdf)
+
+
 def leaky_relu_linearised(m_in: Moments, leak: float) -> SlopedMoments:
     """The same for the activation as a line through its value at the mean of x, with the slope that it has there."""
     slope = torch.where(m_in.mean < 0, leak, 1.0).to(m_in.mean)

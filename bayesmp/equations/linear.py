@@ -62,6 +62,14 @@ def linear_to_output(
     return SumMoments(mean, var.add_(input_var), input_var)
 
 
+def linear_mean(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, bias: Moments | None) -> SumMoments:
+    """The same where nothing is uncertain, or variances come from elsewhere: these are told as 0."""
+    mean_in = m_in.mean if isinstance(m_in, Moments) else m_in
+    mean = linear_map.op(mean_in, weight.mean, None if bias is None else bias.mean)
+    nothing = torch.zeros((), dtype=mean.dtype, device=mean.device).expand_as(mean)
+    return SumMoments(mean, nothing, nothing)
+
+
 # --- matrix form -----------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
-from bayesmp.equations.activation import SlopedMoments, leaky_relu_marginal_to_output
+from bayesmp.equations.activation import SlopedMoments, leaky_relu_marginal_to_output, leaky_relu_mean
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Shape, Weights
 from bayesmp.regime import MOMENTS, Regime
@@ -65,6 +65,9 @@ class LeakyReLU(Layer):
         if regime.activations == "linear":
             linear = kernels.leaky_relu_linearised(m_in, self.leak)
             return LeakyReLULocal(m_in, Moments(linear.mean, linear.var), linear.slope, self.leak)
+        if regime.activations == "means":
+            found = leaky_relu_mean(m_in, self.leak)
+            return LeakyReLULocal(m_in, Moments(found.mean, found.var), found.slope, self.leak)
         direct: SlopedMoments = kernels.leaky_relu_to_output(m_in, self.leak)
         m_out: Moments = direct
         if memory.at_output is not None:

@@ -220,8 +220,11 @@ class WeightLayer(Layer):
         if isinstance(m_in, Moments) and memory.at_input is not None:
             m_in = m_in * memory.at_input
         linear_map = self.linear_map(m_in)
-        m_out = equations.linear_to_output(linear_map, m_in, weights["weight"], weights.get("bias"))
-        if isinstance(m_in, Moments) and not regime.input_noise:
+        if regime.activations == "means":
+            m_out = equations.linear_mean(linear_map, m_in, weights["weight"], weights.get("bias"))
+        else:
+            m_out = equations.linear_to_output(linear_map, m_in, weights["weight"], weights.get("bias"))
+        if isinstance(m_in, Moments) and not regime.input_noise and regime.activations != "means":
             m_in = Moments(m_in.mean, torch.zeros_like(m_in.var))
         at_cavity, is_noisy = regime.sees == "cavity", isinstance(m_in, Moments) and regime.input_noise
         return SumLocal(linear_map, m_in, m_out, weights, self.is_exact or at_cavity, at_cavity, is_noisy)

@@ -17,13 +17,15 @@ from bayesmp.layers.base import Local
 from bayesmp.objective.curvature import OverRows
 from bayesmp.objective.function import Held, Slopes, Variances, zero_variances
 from bayesmp.objective.objective import Look, Objective
-from bayesmp.objective.rest import falls_no_more
+from bayesmp.objective.rest import FEWEST, falls_no_more
 from bayesmp.settings import SETTINGS, Settings
 
 WIDE_EVERY = 8  # steps between two looks at variances of layers with many inputs
 MOST_INPUTS = 256  # of a layer whose units' covariances are held; of more, the variances at the examples are
 Rows = slice | Tensor
 LEAST_DAMPING, MOST_TRIES = 1e-4, 12
+MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
+MOST_STEPS = 400  # before a descent counts as at rest
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,6 @@ class DescentState:
             their sums at the examples, where a layer has many inputs; empty where neither is known yet.
         n_steps: taken so far.
         n_refused: steps in a row that could not be taken at all.
-        value: the objective where the last step began that counted all of it.
     """
 
     mean: Tensor
@@ -50,7 +51,10 @@ class DescentState:
     spread: tuple[Tensor, ...]
     n_steps: int = 0
     n_refused: int = 0
-    value: float = math.inf
+
+    def begun_anew(self) -> DescentState:
+        """The same place, for another objective."""
+        return replace(self, damping=1.0, n_refused=0)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Descent:
     ) -> None:
         self.objective, self.state, self.settings = objective, state, settings
         self.learns_noise, self.learns_width = learns_noise, learns_width
+        self._looked: tuple[DescentState, Look, list[Held]] | None = None  # at which state, and what was seen
 
     @property
     def fits_only(self) -> bool:
@@ -89,23 +94,25 @@ class Descent:
         return self.state.n_steps < self.settings.fitting_steps
 
     def look(self) -> Look:
-        """The objective where the descent is."""
-        state = self.state
-        return self.objective.look(state.mean, state.noise, state.width, self.variances())
+        """The objective where the descent is; looked at once for each state."""
+        return self._look_around()[0]
 
     def variances(self) -> list[Held]:
         """Of the sums of each part of the examples, at the means where the descent is; held fixed in a step."""
-        return [self.variances_at(rows) for rows in self.objective.parts()]
+        return self._look_around()[1]
 
-    def variances_at(self, rows: Rows) -> Held:
-        """The same of any examples."""
-        known: dict[int, Tensor] = {}
-        self.objective.function.sweep(self.state.mean, self.objective.x[rows], self._spreading(rows, known))
-        return Held(known)
+    def _look_around(self) -> tuple[Look, list[Held]]:
+        state, parts = self.state, self.objective.parts()
+        if self._looked is None or self._looked[0] is not state:
+            known: list[dict[int, Tensor]] = [{} for _ in parts]
+            spreading = [self._spreading(rows, own) for rows, own in zip(parts, known, strict=True)]
+            look = self.objective.look(state.mean, state.noise, state.width, spreading)
+            self._looked = state, look, [Held(own) for own in known]
+        return self._looked[1:]
 
     def slopes_at(self, rows: Rows) -> Slopes:
         """Outputs of some examples, and their slopes, where the descent is."""
-        return self.objective.function.slopes(self.state.mean, self.objective.x[rows], self.variances_at(rows))
+        return self.objective.function.slopes(self.state.mean, self.objective.x[rows], self._spreading(rows, {}))
 
     def _spreading(self, rows: Rows, known: dict[int, Tensor]) -> Variances:
         layers = {node.index: k for k, node in enumerate(self.objective.function.nodes)}
@@ -132,14 +139,39 @@ class Descent:
             if falls_no_more(values, int(self.objective.n_counted), settings=self.settings):
                 self.state = replace(self.state, n_steps=self.settings.fitting_steps)
 
-    def step(self) -> StepInfo:
-        """Move the means by one step, and let noise, width and spread follow.
+    def rest(self, *, fewest: int = FEWEST, slack: int = 1) -> None:
+        """Steps until the objective hardly falls.
 
-        A step never raises the objective, but what follows may: the more the belief leaves open, the smoother the
-        function, the less it fits. Then less of the belief is averaged over.
+        Args:
+            fewest: steps that tell nothing yet.
+            slack: times as much may be left to fall as when a run ends.
+        """
+        values: list[float] = []
+        n_targets = int(slack * self.objective.n_counted)
+        while self.state.n_refused < MOST_REFUSED and len(values) < MOST_STEPS:
+            values.append(self.step().value)
+            if falls_no_more(values, n_targets, fewest=fewest, settings=self.settings):
+                break
+
+    def smoothed_as_it_pays(self) -> Descent:
+        """From a rest on with less smoothing, as long as the objective rests lower so: in deep networks the belief
+        about what data leave open may be too wide to average over, but it is the best way to their good minima.
+        """
+        found = self
+        while True:
+            state = found.state.begun_anew()
+            less = found.from_state(replace(state, smoothing=self.settings.less_smoothing * state.smoothing))
+            less.rest()
+            if not less.look().value < found.look().value - self._slack:
+                return found
+            found = less
+
+    def step(self) -> StepInfo:
+        """Move the means by one step, and let noise, width and spread follow. A step never raises the objective; what
+        follows may, where the belief leaves more open, and the function is smoother.
         """
         objective, fits_only = self.objective, self.fits_only
-        start, variances = self._start_of_step(fits_only)
+        start, variances = self._look_around()
         before, look = self.state, start
         slope = look.slope
         if not fits_only:
@@ -147,7 +179,7 @@ class Descent:
         mean, damping, n_refused = before.mean, before.damping, before.n_refused + 1
         for _ in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
-            found = objective.look(tried, before.noise, before.width, variances)
+            found = objective.look(tried, before.noise, before.width, variances, with_slope=False)
             if _counted(found, fits_only) < _counted(start, fits_only):
                 mean, look, n_refused = tried, found, 0
                 damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
@@ -155,31 +187,14 @@ class Descent:
             damping *= self.settings.damping_factors[1]
         else:
             damping = 1.0
-        value = math.inf if fits_only else start.value
         n_steps = before.n_steps + 1
-        self.state = replace(before, mean=mean, damping=damping, value=value, n_steps=n_steps, n_refused=n_refused)
+        self.state = replace(before, mean=mean, damping=damping, n_steps=n_steps, n_refused=n_refused)
         self._follow(look, fits_only)
         return StepInfo(start.value, look, mean - before.mean)
 
-    def _start_of_step(self, fits_only: bool) -> tuple[Look, list[Held]]:
-        """The objective where the descent is, and the variances with which it was found; with less smoothing if the
-        objective has risen and is lower so.
-        """
-        before, variances = self.state, self.variances()
-        start = self.objective.look(before.mean, before.noise, before.width, variances)
-        if fits_only or start.value <= before.value + self._slack:
-            return start, variances
-        self.state = replace(before, smoothing=self.settings.less_smoothing * before.smoothing)
-        others = self.variances()
-        other = self.objective.look(before.mean, before.noise, before.width, others)
-        if other.value < start.value:
-            return other, others
-        self.state = before
-        return start, variances
-
     @property
     def _slack(self) -> float:
-        """Nats by which the objective may rise unnoticed."""
+        """Nats that are worth no step."""
         whole, per_target = self.settings.rest_fall
         return whole + per_target * self.objective.n_counted
 
@@ -217,17 +232,17 @@ class Descent:
         return Descent(self.objective, state, **options)  # type: ignore[arg-type]
 
     @classmethod
-    def start(
-        cls, objective: Objective, mean: Tensor, noise: float, smoothing: float, settings: Settings
-    ) -> DescentState:
-        """The state before the first step: weights known to a small share of the prior's variance."""
+    def start(cls, objective: Objective, mean: Tensor, noise: float, settings: Settings) -> DescentState:
+        """The state before the first step: all smoothing, and weights known to a small share of the prior's
+        variance.
+        """
         function, spread = objective.function, []
         rows = objective.prior_rho.split([n_out * n_in for n_out, n_in in function.shapes])
         for k, (part, shape) in enumerate(zip(rows, function.shapes, strict=True)):
             known = settings.first_spread / part.view(shape)
             is_wide = shape[1] > MOST_INPUTS or k == len(rows) - 1
             spread.append(known.new_zeros(0) if is_wide else torch.diag_embed(known))
-        return DescentState(mean, noise, 1.0, 1.0, smoothing, tuple(spread))
+        return DescentState(mean, noise, 1.0, 1.0, 1.0, tuple(spread))
 
 
 def _counted(look: Look, fits_only: bool) -> float:

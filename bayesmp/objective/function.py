@@ -19,7 +19,8 @@ from bayesmp.flat_weights import FlatWeights
 from bayesmp.gaussian import Moments
 from bayesmp.graph import Graph, Node, Trace
 from bayesmp.layers.base import Gradient, Local, Weights
-from bayesmp.regime import MOMENTS
+from bayesmp.layers.linear import all_dense
+from bayesmp.regime import MEANS, MOMENTS
 
 Variances = Callable[[Node, Local], Tensor]  # of the sums (n, o) that a node with weights leaves
 
@@ -70,6 +71,8 @@ class SmoothFunction:
     def __init__(self, graph: Graph, flat: FlatWeights, n_outputs: int) -> None:
         self.graph, self.flat, self.n_outputs = graph, flat, n_outputs
         self.nodes = graph.weight_nodes
+        # what reads an activation beside a sum, a pool for one, hears of its variance, too
+        self.regime = MEANS if all_dense([node.layer for node in graph.nodes]) else MOMENTS
         like = flat.to_matrices(torch.zeros(len(flat), dtype=torch.float64))
         self.shapes = [(len(part), part.shape[1]) for part in like]
 
@@ -92,7 +95,7 @@ class SmoothFunction:
         def smooth(node: Node, local: Local) -> Local:
             return local.with_variance(variances(node, local)) if node.has_weights else local
 
-        return self.graph.sweep_out(x, self._weights(mean), MOMENTS, adjust=smooth)
+        return self.graph.sweep_out(x, self._weights(mean), self.regime, adjust=smooth)
 
     def slopes(self, mean: Tensor, x: Tensor, variances: Variances) -> Slopes:
         """Outputs and slopes at these means; a differentiable function of them."""

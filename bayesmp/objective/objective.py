@@ -26,9 +26,9 @@ from torch import Tensor
 
 from bayesmp.layers.base import Gradient
 from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
-from bayesmp.objective.function import Held, Slopes, SmoothFunction
+from bayesmp.objective.function import Held, Slopes, SmoothFunction, Variances
 
-ROWS_AT_ONCE = 16_000_000  # numbers of the slopes of all weights that are formed at once
+ROWS_AT_ONCE = 4_000_000  # numbers of the slopes of all weights that are formed at once: as the caches like it
 LEAST_CURVED, CURVED_PER_WEIGHT = 16_384, 32  # examples from which curvature is told, at least, and for each weight
 
 
@@ -82,6 +82,11 @@ class Objective:
         self.is_over_rows = y.numel() < len(prior_rho)
         self.n_curved = max(LEAST_CURVED, CURVED_PER_WEIGHT * len(prior_rho))
 
+    def is_like(self, other: Objective) -> bool:
+        """Whether another one of the same data has the same prior."""
+        mine, theirs = (self.prior_mean, self.prior_rho), (other.prior_mean, other.prior_rho)
+        return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
     def curved(self, rows: slice) -> tuple[Tensor | None, float]:
         """Which examples of a part tell the curvature, and for how many each of them stands: all where there are not
         many more of them than weights (None), else some, which are always the same.
@@ -101,27 +106,36 @@ class Objective:
         size = max(1, ROWS_AT_ONCE // (len(self.prior_rho) * self.y.shape[1]))
         return [slice(start, start + size) for start in range(0, len(self.y), size)]
 
-    def look(self, mean: Tensor, noise: float, width: float, variances: Sequence[Held]) -> Look:
-        """F at these means; `variances` has one entry per part."""
+    def look(
+        self, mean: Tensor, noise: float, width: float, variances: Sequence[Variances], *, with_slope: bool = True
+    ) -> Look:
+        """F at these means; `variances` has one entry per part. Without its slope, which is NaN then, it takes less
+        time where only some examples tell the curvature.
+        """
         rho, change = self.prior_rho / width, mean - self.prior_mean
         shapes = self.function.shapes
-        slope, misfit, outputs = -rho * change, 0.0, []
+        slope, misfit, outputs = -rho * change if with_slope else torch.full_like(change, math.nan), 0.0, []
         data: Tensor | None = None
         curvature: Curvature | None = None
         for rows, held in zip(self.parts(), variances, strict=True):
-            found = self.function.slopes(mean, self.x[rows], held)
             precision = (self.weight[rows] / noise)[:, None].expand_as(self.y[rows])
-            residual = self.y[rows] - found.outputs
-            pull = precision * residual
-            misfit += float((pull * residual).sum()) * noise
-            outputs.append(found.outputs)
-            slope = slope + found.mixed(pull)
+            chosen, n_each = self.curved(rows)
+            if with_slope or chosen is None:
+                found = self.function.slopes(mean, self.x[rows], held)
+                all_outputs = found.outputs
+            else:
+                all_outputs = self.function.sweep(mean, self.x[rows], held).outputs.mean
+            pull = precision * (self.y[rows] - all_outputs)
+            misfit += float((pull * (self.y[rows] - all_outputs)).sum()) * noise
+            outputs.append(all_outputs)
+            if with_slope:
+                slope = slope + found.mixed(pull)
             if self.is_over_rows and OverRows.fits(found.gradients, rho, shapes):
                 curvature = OverRows(found, precision, rho, shapes)
                 continue
-            chosen, n_each = self.curved(rows)
             if chosen is not None:
-                found, precision = found.some(chosen), n_each * precision[chosen]
+                some = found.some(chosen) if with_slope else self._slopes_of(mean, rows, held, chosen)
+                found, precision = some, n_each * precision[chosen]
             scaled = found.flat() * precision.T.sqrt().reshape(-1, 1)
             data = scaled.T @ scaled if data is None else data.addmm_(scaled.T, scaled)
         if curvature is None:
@@ -132,6 +146,10 @@ class Objective:
         value += self.least_miss**2 / (2 * noise) + 0.5 * math.log(noise)
         value += 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
         return Look(value if math.isfinite(value) else math.inf, misfit, slope, curvature, torch.cat(outputs))
+
+    def _slopes_of(self, mean: Tensor, rows: slice, held: Variances, chosen: Tensor) -> Slopes:
+        assert isinstance(held, Held)
+        return self.function.slopes(mean, self.x[rows][chosen], held.some(chosen))
 
     def uncertainty_slope(self, mean: Tensor, noise: float, look: Look, variances: Sequence[Held]) -> Tensor:
         """Slope of 1/2 log det H in the means, uphill, (w,): one sweep out and back of what inputs and slopes of each

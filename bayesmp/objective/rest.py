@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from bayesmp.settings import SETTINGS, Settings
 
-FEWEST, FEWEST_OF_JOINED = 16, 6  # values before which nothing is said of another doubling
+FEWEST = 16  # values before which nothing is said of another doubling
+FEWEST_OF_RESTED = 6  # the same where a part of the data, or all, has been at rest before
 
 
 def falls_no_more(

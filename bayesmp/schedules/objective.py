@@ -28,8 +28,8 @@ from bayesmp.layers.linear import all_dense
 from bayesmp.leave_one_out import without_own
 from bayesmp.network import Network
 from bayesmp.objective import (
-    FEWEST,
-    FEWEST_OF_JOINED,
+    FEWEST_OF_RESTED,
+    MOST_REFUSED,
     Descent,
     DescentState,
     Look,
@@ -48,7 +48,6 @@ from bayesmp.sites import Sites
 SETTLED_AT_ONCE = 16_384  # examples whose slopes are swept at once when sites are told
 GROWTH = 16  # factor on the rows that are looked at, when more join
 PART_SLACK = 5  # times as much may be left to fall when more rows join as when a run ends
-MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
 
 
 def has_objective(network: Network, n_examples: int) -> bool:
@@ -88,6 +87,7 @@ class ObjectiveSchedule(Schedule):
         self._x: Tensor | None = None
         self._y: Tensor | None = None
         self._weight: Tensor | None = None  # of each example
+        self._descent: tuple[Tensor, Tensor, Descent] | None = None  # the last one of all data, and what these were
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class ObjectiveSchedule(Schedule):
             objective = self._objective_of(x[:1], y[:1])
             mean = self.function.to_vector(network.start.to(objective.prior_mean))
             noise = self._first_noise(y)
-            self._state = Descent.start(objective, mean, noise, 1.0, self.settings)
+            self._state = Descent.start(objective, mean, noise, self.settings)
             self._state = self._with_rows(self._state, len(y))
         self.refresh()
 
@@ -118,12 +118,13 @@ class ObjectiveSchedule(Schedule):
 
     def _with_rows(self, state: DescentState, n: int) -> DescentState:
         """The same for another number of examples: what was known of each of them is known no more."""
-        spread = list(state.spread)
+        spread, changes = list(state.spread), False
         for k, part in enumerate(spread[:-1]):
             if part.ndim < 3 and len(part) != n:
                 n_units = self.function.shapes[k][0]
                 spread[k] = torch.zeros(n, n_units, dtype=torch.float64, device=state.mean.device)
-        return replace(state, spread=tuple(spread))
+                changes = True
+        return replace(state, spread=tuple(spread)) if changes else state
 
     def state(self) -> dict[str, Tensor]:
         assert self._state is not None
@@ -133,7 +134,7 @@ class ObjectiveSchedule(Schedule):
     def counters(self) -> dict[str, float]:
         state = self._state
         assert state is not None
-        names = ("noise", "width", "damping", "smoothing", "value", "n_steps", "n_refused")
+        names = ("noise", "width", "damping", "smoothing", "n_steps", "n_refused")
         numbers = {name: getattr(state, name) for name in names}
         return numbers | {f"spread.{k}.ndim": part.ndim for k, part in enumerate(state.spread[:-1])}
 
@@ -149,7 +150,7 @@ class ObjectiveSchedule(Schedule):
 
     def resume(self, counters: Mapping[str, float]) -> None:
         assert self._state is not None
-        numbers = {name: counters[name] for name in ("noise", "width", "damping", "smoothing", "value")}
+        numbers = {name: counters[name] for name in ("noise", "width", "damping", "smoothing")}
         counts = {name: int(counters[name]) for name in ("n_steps", "n_refused")}
         self._state = replace(self._state, **numbers, **counts)  # type: ignore[arg-type]
 
@@ -168,7 +169,7 @@ class ObjectiveSchedule(Schedule):
         assert self._state is not None
         with torch.inference_mode(False):
             self._weight = self._weight_of(x, y)
-            self._state = replace(self._with_rows(self._state, len(y)), damping=1.0, n_refused=0, value=math.inf)
+            self._state = self._with_rows(self._state, len(y)).begun_anew()
 
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
         """A step of the means on the examples that stay and have said something, or to the prior's means if none do;
@@ -195,7 +196,7 @@ class ObjectiveSchedule(Schedule):
         descent, before = self.descent(x, y), self._state
         if len(y) > 0:
             descent.step()
-            found = replace(descent.state, noise=before.noise, width=before.width, value=math.inf)
+            found = replace(descent.state, noise=before.noise, width=before.width)
         else:
             found = replace(before, mean=descent.objective.prior_mean)
         self._state = self._with_rows(found, len(self._y))
@@ -254,65 +255,50 @@ class ObjectiveSchedule(Schedule):
         marginal.tau.copy_(marginal.rho * self.sites.origin)
 
     def _find_the_way(self, x: Tensor, y: Tensor) -> None:
-        """First steps from several starts on a part of the data: that goes on which has the best objective. Then rows
-        join, many times as many after each rest, until the next look is at all of them.
+        """The way down on a part of the data, until it is at rest. Then rows join, many times as many after each rest,
+        until the next look is at all of them.
         """
-        settings = self.settings
         order = torch.randperm(len(y), generator=self.generator(0))
-        n_joined = self._joined(settings.first_rows, len(y))
-        start = self.descent(*_some(x, y, order, n_joined))
-        ends: list[tuple[float, int, Descent]] = []
-        for smoothing in settings.smoothings[: self.n_starts]:
-            descent = start.from_state(replace(start.state, smoothing=smoothing))
-            descent.fit()
-            n_tried = settings.trial_steps if self.n_starts > 1 else 1
-            values = [descent.step().value for _ in range(n_tried)]
-            ends.append((values[-1], len(ends), descent))
-        descent = min(ends, key=lambda end: end[:2])[2]
+        n_joined = self._joined(self.settings.first_rows, len(y))
+        descent = self.descent(*_some(x, y, order, n_joined))
+        descent.fit()
+        descent.rest()
+        descent = descent.smoothed_as_it_pays()
         while n_joined < len(y):
-            self._rest_on_part(descent, n_joined)
-            state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
             n_joined = self._joined(GROWTH * n_joined, len(y))
             if n_joined < len(y):
-                descent = self.descent(*_some(x, y, order, n_joined), state=state)
-        state = replace(descent.state, damping=1.0, n_refused=0, value=math.inf)
-        self._state = self._with_rows(state, len(y))  # here for the first time: if interrupted, it begins anew
-
-    @property
-    def n_starts(self) -> int:
-        """How many shares of smoothing are tried: one suffices where there is one layer of activations; in deeper
-        networks the belief about what data leave open may be too wide to average over.
-        """
-        return 1 if len(self.function.nodes) < 3 else len(self.settings.smoothings)
+                descent = self.descent(*_some(x, y, order, n_joined), state=descent.state.begun_anew())
+                descent.rest(fewest=FEWEST_OF_RESTED, slack=PART_SLACK)
+        self._state = self._with_rows(descent.state.begun_anew(), len(y))  # if interrupted, it begins anew
 
     @staticmethod
     def _joined(n: int, n_all: int) -> int:
         """How many rows are looked at next; the last part that joins is not a small one."""
         return n if 2 * n <= n_all else n_all
 
-    def _rest_on_part(self, descent: Descent, n: int) -> None:
-        """Steps until the objective of these rows hardly falls; what is left is about them more than about all."""
-        values: list[float] = []
-        while descent.state.n_refused < MOST_REFUSED:
-            values.append(descent.step().value)
-            if falls_no_more(values, PART_SLACK * n, fewest=FEWEST_OF_JOINED):
-                break
-
     def falls_no_more(self, values: Sequence[float]) -> bool:
         """Whether the objective, after each epoch, has come to rest."""
         assert self._state is not None and self._y is not None
         is_stuck = self._state.n_refused >= MOST_REFUSED
-        has_joined = self._joined(self.settings.first_rows, len(self._y)) < len(self._y)
-        fewest = FEWEST_OF_JOINED if has_joined else FEWEST
-        return is_stuck or falls_no_more(values, self._y.numel(), fewest=fewest)
+        return is_stuck or falls_no_more(values, self._y.numel(), fewest=FEWEST_OF_RESTED)
 
     def descent(self, x: Tensor, y: Tensor, *, state: DescentState | None = None) -> Descent:
-        """Where the descent is, or one in another state, for some data."""
+        """Where the descent is, or one in another state, for some data. That of all data is kept from one question to
+        the next, and with it what was seen where it is.
+        """
         state = self._state if state is None else state
         assert state is not None
         state = self._with_rows(state, len(y))
+        objective = self._objective_of(x, y)
         options = {"learns_noise": self.learns_noise, "learns_width": self.learns_width, "settings": self.settings}
-        return Descent(self._objective_of(x, y), state, **options)  # type: ignore[arg-type]
+        if self._descent is not None and self._descent[0] is x and self._descent[1] is y:
+            kept = self._descent[2]
+            if kept.state is state and kept.objective.is_like(objective) and kept.learns_width == self.learns_width:
+                return kept
+        found = Descent(objective, state, **options)  # type: ignore[arg-type]
+        if x is self._x and y is self._y:
+            self._descent = x, y, found
+        return found
 
     def _objective_of(self, x: Tensor, y: Tensor) -> Objective:
         prior = self.network.rule_prior.map(lambda part: part.to(self.network.device))
@@ -339,7 +325,8 @@ class ObjectiveSchedule(Schedule):
         with a prior as wide as the network has it.
         """
         assert self._state is not None
-        self._state = replace(self._state, width=float(self.network.prior_width))
+        if self._state.width != float(self.network.prior_width):
+            self._state = replace(self._state, width=float(self.network.prior_width))
         own = self.function.to_flat(self._state.mean).to(self.sites.origin)
         if not torch.equal(own, self.sites.origin):
             self._state = replace(self._state, mean=self.function.to_vector(self.sites.origin.double()))
