@@ -269,14 +269,16 @@ class OverRows(Curvature):
         return torch.diag(var) - 0.5 * (taken + taken.transpose(1, 2))
 
     def unit_variances(self, layer: int) -> Tensor:
-        """Variances (n, o) of each unit's sum at the very examples that it was made from, for many inputs."""
-        kernel, scaled = self.kernels[layer], self.scaled[layer]
+        """Variances (n, o) of each unit's sum at the very examples that it was made from, for many inputs; in float32,
+        because they take long, and activations are only averaged over them.
+        """
+        kernel, scaled, factor = (part.float() for part in (self.kernels[layer], self.scaled[layer], self._factor))
         found = []
         for unit in range(scaled.shape[2]):
             own = (scaled[:, :, unit, None] * kernel[None]).flatten(0, 1)  # (k n, n)
-            half = torch.linalg.solve_triangular(self._factor, own, upper=False)
+            half = torch.linalg.solve_triangular(factor, own, upper=False)
             found.append(kernel.diagonal() - half.square().sum(0))
-        return torch.stack(found, 1).clamp_min(0.0)
+        return torch.stack(found, 1).clamp_min(0.0).to(self.product.dtype)
 
     @property
     def diagonal(self) -> Tensor:

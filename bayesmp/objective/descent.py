@@ -20,7 +20,8 @@ from bayesmp.objective.objective import Look, Objective
 from bayesmp.objective.rest import FEWEST, falls_no_more
 from bayesmp.settings import SETTINGS, Settings
 
-WIDE_EVERY = 8  # steps between two looks at variances of layers with many inputs
+MANY_INPUTS = 32  # of a layer, from which the belief about its units takes far longer over rows than a step;
+ANEW_EVERY = 8  # so it is asked for at one of so many steps
 MOST_INPUTS = 256  # of a layer whose units' covariances are held; of more, the variances at the examples are
 Rows = slice | Tensor
 LEAST_DAMPING, MOST_TRIES = 1e-4, 12
@@ -220,11 +221,12 @@ class Descent:
         function = self.objective.function
         if layer == len(function.nodes) - 1:
             return torch.zeros(0, dtype=look.slope.dtype, device=look.slope.device)
-        curvature = look.curvature
-        if function.shapes[layer][1] > MOST_INPUTS and isinstance(curvature, OverRows):
-            is_due = self.state.n_steps % WIDE_EVERY == 0  # they take far longer than a step
-            return curvature.unit_variances(layer) if is_due else self.state.spread[layer]
-        return curvature.unit_covariances(layer)
+        curvature, n_inputs = look.curvature, function.shapes[layer][1]
+        if not isinstance(curvature, OverRows) or n_inputs <= MANY_INPUTS:
+            return curvature.unit_covariances(layer)
+        if self.state.n_steps % ANEW_EVERY > 0:
+            return self.state.spread[layer]
+        return curvature.unit_variances(layer) if n_inputs > MOST_INPUTS else curvature.unit_covariances(layer)
 
     def from_state(self, state: DescentState) -> Descent:
         """The same from another state."""
