@@ -258,7 +258,10 @@ class Run:
     def _add_to_record(self, loo: dict[str, float], seconds: float) -> None:
         """Put what a refresh found, and the time it took, into the last epoch's record."""
         last = self.history[-1]
-        self.history.records[-1] = replace(last, loo=loo, seconds=last.seconds + seconds)
+        in_refreshes = last.refresh_seconds + seconds
+        self.history.records[-1] = replace(
+            last, loo=loo, seconds=last.seconds + seconds, refresh_seconds=in_refreshes
+        )
 
     def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
         network = self.network
