@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bayesmp.evidence import most_anchors, plan_belief
+from bayesmp.leave_one_out import MOST_SPOKEN_OF
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
@@ -21,8 +22,8 @@ FEWEST = 16  # examples that a refresh looks at, however dear they are
 
 # What does not show in large products of matrices, as so many multiplications as take about its time
 PER_VISIT, PER_REFRESH = 4e7, 5e8
-PER_CROSSING = 300  # of an output of an example and an anchor
-SMALLER = 10  # time of a multiplication in the small products there, over that in a large one
+PER_CROSSING = 1000  # of an output of an example and an anchor
+SMALLER = 4  # time of a multiplication in the small products there, over that in a large one
 DECOMPOSITIONS = 20  # of a matrix, over the cube of its size
 
 
@@ -34,11 +35,13 @@ class Size:
         examples: at most.
         rank: anchors, where the belief cannot be exact.
         steps: of each solution by conjugate gradients, at most.
+        judged: examples that are left out, at most.
     """
 
     examples: int
     rank: int
     steps: int
+    judged: int
 
 
 def size_in_training(network: Network, n_data: int, epoch_cost: float, *, settings: Settings = SETTINGS) -> Size:
@@ -46,9 +49,10 @@ def size_in_training(network: Network, n_data: int, epoch_cost: float, *, settin
     and with many outputs looks at fewer examples.
     """
     allowed = max(epoch_cost, settings.refresh_start / IN_START)
-    size = Size(settings.refresh_examples, settings.refresh_examples // 2, settings.balance_steps)
+    n, judged = settings.refresh_examples, _judged(network, allowed, settings)
+    size = Size(n, n // 2, settings.balance_steps, judged)
     while size.rank > settings.least_rank[0] and _cost(network, n_data, size, settings) > allowed:
-        size = Size(size.examples // 2, size.rank // 2, max(settings.least_steps, size.steps // 2))
+        size = Size(size.examples // 2, size.rank // 2, max(settings.least_steps, size.steps // 2), judged)
     return _with_fewer_examples(network, n_data, size, MOST_EPOCHS * allowed, settings)
 
 
@@ -57,7 +61,8 @@ def size_at_end(network: Network, n_data: int, visits_cost: float, *, settings: 
     scores of a part of the data are less right; then with fewer examples.
     """
     allowed = max(AT_END * visits_cost, settings.refresh_start)
-    size = Size(min(n_data, settings.final_examples), most_anchors(network), settings.balance_steps)
+    n, judged = min(n_data, settings.final_examples), _judged(network, allowed, settings)
+    size = Size(n, most_anchors(network), settings.balance_steps, judged)
     while size.rank > settings.least_rank[1] and _cost(network, n_data, size, settings, is_last=True) > allowed:
         size = replace(size, rank=size.rank // 2, steps=max(settings.least_steps, size.steps // 2))
     return _with_fewer_examples(network, n_data, size, allowed, settings, is_last=True)
@@ -81,7 +86,7 @@ def cost_of_refresh(
             per_crossing += n_out * n_in
         else:
             per_crossing += SMALLER * (n_out + n_in // n_outputs)
-            of_inputs += (4 * n_seen + SMALLER * n_in) * n_in**2
+            of_inputs += (4 * n_seen + DECOMPOSITIONS // 2 * n_in) * n_in**2
     is_repeated = network.head.is_learned and network.head.has_noise and not planned.is_exact
     rounds = settings.noise_rounds if is_repeated else 1
     crossings = n_seen * n_outputs * rank * per_crossing
@@ -89,7 +94,7 @@ def cost_of_refresh(
     has_solutions = n_data <= (settings.most_stood_for if is_last else 1.0) * n_seen
     if has_solutions and not planned.is_exact and not network.head.has_noise:
         sweeps += 4 * (1 + settings.leverage_draws) * size.steps * n_seen * network.products_per_example
-    own = DECOMPOSITIONS * min(n_seen, settings.judged_examples) * n_outputs**3
+    own = min(n_seen, size.judged) * _cost_of_judging(n_outputs, rank)
     return PER_REFRESH + sweeps + of_inputs + rounds * (crossings + own + DECOMPOSITIONS * rank**3)
 
 
@@ -97,7 +102,20 @@ def cost_of_visits(network: Network, n_examples: int, n_visits: int, *, settings
     """Multiplications of so many visits of the parallel schedule to so many examples, together."""
     metric = sum(2 * var.numel() * sum(var.shape) for var in network.layout.prior_vars)
     products = settings.visit_products * n_examples * network.products_per_example
+    products += 3 * n_examples * sum(len(var) ** 2 for var in network.layout.prior_vars)
     return products + n_visits * (metric + PER_VISIT)
+
+
+def _cost_of_judging(n_outputs: int, rank: int) -> int:
+    """Multiplications of one example that is left out."""
+    n_spoken_of = min(n_outputs, MOST_SPOKEN_OF)
+    return n_outputs**2 * (rank + 4 * n_spoken_of) + DECOMPOSITIONS * n_spoken_of**3
+
+
+def _judged(network: Network, allowed: float, settings: Settings) -> int:
+    """Examples that are left out: for many outputs as many as half of what is allowed pays for."""
+    paid = int(0.5 * allowed / _cost_of_judging(network.n_outputs, settings.least_rank[0]))
+    return min(settings.judged_examples, max(FEWEST, paid))
 
 
 def _with_fewer_examples(

@@ -300,7 +300,7 @@ class Run:
                 max_rank=size.rank,
                 seed=seed,
                 is_last=keeps_belief,
-                settings=replace(SETTINGS, balance_steps=size.steps),
+                settings=replace(SETTINGS, balance_steps=size.steps, judged_examples=size.judged),
             )
             if keeps_belief:
                 network.belief = found.belief
