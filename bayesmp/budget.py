@@ -18,7 +18,7 @@ from bayesmp.settings import SETTINGS, Settings
 IN_START = 16  # refreshes in training that the start alone pays for
 MOST_EPOCHS = 8  # whose visits pay for one with the fewest anchors
 AT_END = 0.5  # of what visits cost, for the refresh at the end of a run
-FEWEST = 16  # examples that a refresh looks at, however dear they are
+FEWEST, ROWS_PER_ANCHOR = 16, 8  # examples that a refresh looks at, and outputs of them, however dear they are
 
 # What does not show in large products of matrices, as so many multiplications as take about its time
 PER_VISIT, PER_REFRESH = 4e7, 5e8
@@ -51,7 +51,7 @@ def size_in_training(network: Network, n_data: int, epoch_cost: float, *, settin
     allowed = max(epoch_cost, settings.refresh_start / IN_START)
     n, judged = settings.refresh_examples, _judged(network, allowed, settings)
     size = Size(n, n // 2, settings.balance_steps, judged)
-    while size.rank > settings.least_rank[0] and _cost(network, n_data, size, settings) > allowed:
+    while size.rank > _least_rank(network, settings)[0] and _cost(network, n_data, size, settings) > allowed:
         size = Size(size.examples // 2, size.rank // 2, max(settings.least_steps, size.steps // 2), judged)
     return _with_fewer_examples(network, n_data, size, MOST_EPOCHS * allowed, settings)
 
@@ -63,7 +63,9 @@ def size_at_end(network: Network, n_data: int, visits_cost: float, *, settings: 
     allowed = max(AT_END * visits_cost, settings.refresh_start)
     n, judged = min(n_data, settings.final_examples), _judged(network, allowed, settings)
     size = Size(n, most_anchors(network), settings.balance_steps, judged)
-    while size.rank > settings.least_rank[1] and _cost(network, n_data, size, settings, is_last=True) > allowed:
+    while (
+        size.rank > _least_rank(network, settings)[1] and _cost(network, n_data, size, settings, is_last=True) > allowed
+    ):
         size = replace(size, rank=size.rank // 2, steps=max(settings.least_steps, size.steps // 2))
     return _with_fewer_examples(network, n_data, size, allowed, settings, is_last=True)
 
@@ -112,17 +114,23 @@ def _cost_of_judging(n_outputs: int, rank: int) -> int:
     return n_outputs**2 * (rank + 4 * n_spoken_of) + DECOMPOSITIONS * n_spoken_of**3
 
 
+def _least_rank(network: Network, settings: Settings) -> tuple[int, int]:
+    return settings.least_rank_of_noise if network.head.has_noise else settings.least_rank
+
+
 def _judged(network: Network, allowed: float, settings: Settings) -> int:
     """Examples that are left out: for many outputs as many as half of what is allowed pays for."""
-    paid = int(0.5 * allowed / _cost_of_judging(network.n_outputs, settings.least_rank[0]))
+    paid = int(0.5 * allowed / _cost_of_judging(network.n_outputs, _least_rank(network, settings)[0]))
     return min(settings.judged_examples, max(FEWEST, paid))
 
 
 def _with_fewer_examples(
     network: Network, n_data: int, size: Size, allowed: float, settings: Settings, *, is_last: bool = False
 ) -> Size:
-    while size.examples > FEWEST and _cost(network, n_data, size, settings, is_last=is_last) > allowed:
-        size = replace(size, examples=max(FEWEST, size.examples // 2))
+    """This size, with fewer examples if it costs too much, but with enough outputs of them for each anchor."""
+    fewest = max(FEWEST, ROWS_PER_ANCHOR * size.rank // network.n_outputs)
+    while size.examples > fewest and _cost(network, n_data, size, settings, is_last=is_last) > allowed:
+        size = replace(size, examples=max(fewest, size.examples // 2))
     return size
 
 

@@ -41,7 +41,9 @@ from bayesmp.heads.base import Head
 MAX_SHARE = 4.0  # of what a belief misses: more says that it knows nothing of these examples
 SHARE_BITS = 8  # of the share of what a belief misses; the leverage it comes from is not known better
 SHARE_STEPS, SAME_SHARE = 30, 1e-6  # of Newton, at most; a step that is none
-MOST_SPOKEN_OF = 128  # outputs that an example is taken out of; those of many classes that cannot be its own hear nothing
+MOST_SPOKEN_OF = (
+    128  # outputs that an example is taken out of; those of many classes that cannot be its own hear nothing
+)
 LEAST_LEFT = 0.5  # of what examples hold if the past is overrated as they are: a difference of large numbers may be 0
 
 

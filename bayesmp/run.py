@@ -260,9 +260,7 @@ class Run:
         """Put what a refresh found, and the time it took, into the last epoch's record."""
         last = self.history[-1]
         in_refreshes = last.refresh_seconds + seconds
-        self.history.records[-1] = replace(
-            last, loo=loo, seconds=last.seconds + seconds, refresh_seconds=in_refreshes
-        )
+        self.history.records[-1] = replace(last, loo=loo, seconds=last.seconds + seconds, refresh_seconds=in_refreshes)
 
     def _epoch_cost(self) -> float:
         """What visits to all batches cost (budget.py); no limit where that is not known."""

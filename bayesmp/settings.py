@@ -37,7 +37,8 @@ class Settings:
             the visits pay for it (budget.py).
         refresh_start: multiplications that refreshes may cost before there were visits.
         refresh_examples: examples that a refresh in training looks at, at most.
-        least_rank: anchors of a belief that is not exact, at least: in training, and at the end of a run.
+        least_rank: anchors of a belief about labels that is not exact, at least: in training, and at the end of a run.
+        least_rank_of_noise: the same where targets are noisy, because the noise is judged by that belief.
         least_steps: of conjugate gradients, at least, where visits do not pay for balance_steps.
         final_examples: examples that the refresh at the end of a run looks at, at most.
         judged_examples: examples whose leave-one-out outputs are computed in a refresh, at most.
@@ -111,7 +112,8 @@ class Settings:
     refresh_start: float = 4e10
     refresh_examples: int = 1024
     least_rank: tuple[int, int] = (128, 256)
-    least_steps: int = 8
+    least_rank_of_noise: tuple[int, int] = (256, 512)
+    least_steps: int = 16
     final_examples: int = 20_000
     judged_examples: int = 5_000
     noise_rounds: int = 12
