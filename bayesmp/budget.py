@@ -120,8 +120,8 @@ def _least_rank(network: Network, settings: Settings) -> tuple[int, int]:
 
 def _judged(network: Network, allowed: float, settings: Settings) -> int:
     """Examples that are left out: for many outputs as many as half of what is allowed pays for."""
-    paid = int(0.5 * allowed / _cost_of_judging(network.n_outputs, _least_rank(network, settings)[0]))
-    return min(settings.judged_examples, max(FEWEST, paid))
+    paid = 0.5 * allowed / _cost_of_judging(network.n_outputs, _least_rank(network, settings)[0])
+    return int(min(settings.judged_examples, max(FEWEST, paid)))
 
 
 def _with_fewer_examples(

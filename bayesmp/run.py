@@ -273,8 +273,10 @@ class Run:
 
     def _size_at_end(self) -> Size:
         """From the visits of the whole run."""
-        n_epochs = self.schedule.counters().get("n_visits", 1) / len(self.members)
-        return size_at_end(self.network, len(self.x), n_epochs * self._epoch_cost())
+        n_visits, visits_cost = self.schedule.counters().get("n_visits", 0), math.inf
+        if self.schedule.counts_visits:
+            visits_cost = n_visits / len(self.members) * self._epoch_cost()
+        return size_at_end(self.network, len(self.x), visits_cost)
 
     def _refresh(self, size: Size, *, seed: int, keeps_belief: bool = False) -> Refreshed:
         network = self.network
