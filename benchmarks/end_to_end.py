@@ -66,6 +66,7 @@ def compare(
 ) -> dict[str, Any]:
     """The row of one network: seconds of both, in one process, and our scores."""
     x, y = images.x_train, images.y_train
+    train_adamw(mlp(*widths), x[:1], y[:1], epochs=1, batch_size=1)  # imports what it needs
     network = bmp.Network(mlp(*widths), bmp.Argmax(), seed=seed)
     trainer = bmp.Trainer(network, x, y, batch_size=BATCH_SIZE, seed=seed)
     started, begun = clock(), time.perf_counter()

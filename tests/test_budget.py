@@ -81,7 +81,9 @@ def test_refreshes_are_paid_by_visits_beside_the_start():
 def test_visits_cost_what_they_multiply_and_something_each():
     network = classes()
     assert cost_of_visits(network, 1000, 100) > cost_of_visits(network, 1000, 10)
-    assert cost_of_visits(network, 2000, 0) == 2 * cost_of_visits(network, 1000, 0) > 1000 * network.products_per_example
+    assert (
+        cost_of_visits(network, 2000, 0) == 2 * cost_of_visits(network, 1000, 0) > 1000 * network.products_per_example
+    )
 
 
 def epochs_refreshed(trainer):
