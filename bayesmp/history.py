@@ -72,7 +72,7 @@ class History:
     @property
     def loo_nll(self) -> list[float]:
         """Leave-one-out NLL in nats after every epoch: validation without validation data. NaN where the belief was not
-        refreshed (it is after epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ..., if visits pay for it, and at the end of each run).
+        refreshed (it is after epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ... if visits pay for it, and at the end of a run).
         """
         return [record.loo.get("nll", math.nan) for record in self.records]
 
