@@ -202,11 +202,12 @@ def most_anchors(network: Network) -> int:
 
 def plan_belief(network: Network, n_examples: int, *, max_rank: int | None = None) -> Plan:
     """The form of the belief for this many examples, and the rows that the past has kept; the one that predictions are
-    made with, unless anchors are given.
+    made with, unless anchors are given. Those of labels are never exceeded, not even by a belief that would be exact.
     """
-    max_rank = most_anchors(network) if max_rank is None else max_rank
     n_kept = 0 if network.past is None else len(network.past)
-    n_rows, room = n_examples * network.n_outputs + n_kept, MAX_EXACT if network.head.has_noise else MAX_RANK
+    n_rows = n_examples * network.n_outputs + n_kept
+    room = MAX_EXACT if network.head.has_noise else MAX_RANK if max_rank is None else min(MAX_RANK, max_rank)
+    max_rank = most_anchors(network) if max_rank is None else max_rank
     return plan(network.layout, n_rows, max_rank=max_rank, room=room)
 
 

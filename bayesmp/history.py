@@ -29,6 +29,7 @@ class EpochRecord:
             runs; `loo["moved"]`, over all weights, tells more.
         metrics: means over the training data, each batch predicted just before its visit.
         seconds: with the refresh of the belief, if there was one.
+        refresh_seconds: those of the refresh.
         loo: where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of
             examples with a leverage that was cut; "moved", how far means went since the refresh before (root mean
             square, posterior std).
@@ -47,6 +48,7 @@ class EpochRecord:
     loo: dict[str, float] = field(default_factory=dict)
     objective: float | None = None
     is_taken_back: bool = False
+    refresh_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class History:
     @property
     def loo_nll(self) -> list[float]:
         """Leave-one-out NLL in nats after every epoch: validation without validation data. NaN where the belief was not
-        refreshed (it is after epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ... and at the end of each run).
+        refreshed (it is after epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ... if visits pay for it, and at the end of a run).
         """
         return [record.loo.get("nll", math.nan) for record in self.records]
 

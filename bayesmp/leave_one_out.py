@@ -41,6 +41,9 @@ from bayesmp.heads.base import Head
 MAX_SHARE = 4.0  # of what a belief misses: more says that it knows nothing of these examples
 SHARE_BITS = 8  # of the share of what a belief misses; the leverage it comes from is not known better
 SHARE_STEPS, SAME_SHARE = 30, 1e-6  # of Newton, at most; a step that is none
+MOST_SPOKEN_OF = (
+    128  # outputs that an example is taken out of; those of many classes that cannot be its own hear nothing
+)
 LEAST_LEFT = 0.5  # of what examples hold if the past is overrated as they are: a difference of large numbers may be 0
 
 
@@ -99,39 +102,51 @@ def pull_of(
 
 def without_own(covariance: Tensor, precision: Tensor, *, limit: float) -> tuple[Tensor, int]:
     """W = (I - C Q)^{-1} C, (b, o, o), and how many leverages were cut to the limit."""
-    root, wide = precision.double().sqrt(), covariance.double()
-    held, eye = _scaled(wide, root), _eye_like(wide)
+    wide, (root, rows, own) = covariance.double(), _spoken_of(covariance.double(), precision)
+    held, eye = _scaled(own, root), _eye_like(own)
     is_above = torch.linalg.cholesky_ex(limit * eye - held).info > 0
     # C + C R (I - R C R)^{-1} R C with R = Q^{1/2}: nothing is divided by a precision, which may be 0
     factor = torch.linalg.cholesky_ex(eye - held).L
-    half = torch.linalg.solve_triangular(factor, root[:, :, None] * wide, upper=False)
+    half = torch.linalg.solve_triangular(factor, root[:, :, None] * rows, upper=False)
     without = wide + half.transpose(1, 2) @ half
     n_clipped = int(is_above.sum())
     if n_clipped > 0:
-        without[is_above] = _cut(wide[is_above], root[is_above], limit)
+        without[is_above] = _cut(wide[is_above], rows[is_above], held[is_above], root[is_above], limit)
     return without.to(covariance), n_clipped
 
 
-def _cut(wide: Tensor, root: Tensor, limit: float) -> Tensor:
+def _spoken_of(wide: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Q^{1/2} (b, s), rows of C (b, s, o) and of these the columns (b, s, s) of the outputs that an example speaks most
+    about: all of them, or of many classes those that could be its own.
+    """
+    root, n_outputs = precision.double().sqrt(), wide.shape[1]
+    if n_outputs <= MOST_SPOKEN_OF:
+        return root, wide, wide
+    root, chosen = root.topk(MOST_SPOKEN_OF, dim=1)
+    rows = wide.gather(1, chosen[:, :, None].expand(-1, -1, n_outputs))
+    return root, rows, rows.gather(2, chosen[:, None, :].expand(-1, MOST_SPOKEN_OF, -1))
+
+
+def _cut(wide: Tensor, rows: Tensor, held: Tensor, root: Tensor, limit: float) -> Tensor:
     """W of examples that hold more than the limit, by the eigenvalues of R C R, with those above it cut."""
-    values, vectors = _eigh(_scaled(wide, root))
+    values, vectors = _eigh(held)
     kept = values.clamp(0.0, limit)
     cut = (kept / (1.0 - kept) - values) / values.clamp_min(limit).square()
     gain = torch.where(values > limit, cut, 1.0 / (1.0 - kept))
-    across = (wide * root[:, None, :]) @ vectors
+    across = (rows.transpose(1, 2) * root[:, None, :]) @ vectors
     return wide + (across * gain[:, None, :]) @ across.transpose(1, 2)
 
 
 def with_own(without: Tensor, precision: Tensor) -> Tensor:
     """C = (I + W Q)^{-1} W, (b, o, o): the covariance with the example, from that without it."""
-    root, wide = precision.double().sqrt(), without.double()
-    factor, fails = torch.linalg.cholesky_ex(_eye_like(wide) + _scaled(wide, root))
-    half = torch.linalg.solve_triangular(factor, root[:, :, None] * wide, upper=False)
+    wide, (root, rows, own) = without.double(), _spoken_of(without.double(), precision)
+    factor, fails = torch.linalg.cholesky_ex(_eye_like(own) + _scaled(own, root))
+    half = torch.linalg.solve_triangular(factor, root[:, :, None] * rows, upper=False)
     found = wide - half.transpose(1, 2) @ half
     if bool(fails.any()):  # W is no covariance but for rounding
         rest = fails > 0
-        values, vectors = _eigh(_scaled(wide[rest], root[rest]))
-        across = (wide[rest] * root[rest][:, None, :]) @ vectors
+        values, vectors = _eigh(_scaled(own[rest], root[rest]))
+        across = (rows[rest].transpose(1, 2) * root[rest][:, None, :]) @ vectors
         found[rest] = wide[rest] - (across / (1.0 + values.clamp_min(0.0))[:, None, :]) @ across.transpose(1, 2)
     return found.to(without)
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from bayesmp import checks, examples, persistence
 from bayesmp.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.belief import Belief
+from bayesmp.budget import Size, cost_of_visits, size_at_end, size_in_training
 from bayesmp.diagnosis import Told
-from bayesmp.evidence import most_anchors
 from bayesmp.groups import check_groups, groups_of, measured_together
 from bayesmp.history import Change, History
 from bayesmp.influence import Batch, Influence, influence_of, surprise_of
@@ -199,7 +199,8 @@ class Run:
     def _refresh_in_training(self, epoch: int) -> None:
         """Refresh the belief from some of the data; from its leave-one-out outputs the head's constant is judged."""
         network, schedule, started = self.network, self.schedule, time.perf_counter()
-        found = self._refresh(SETTINGS.refresh_examples, SETTINGS.refresh_rank, seed=1)  # the same examples each time
+        size = self._size_in_training()
+        found = self._refresh(size, seed=1)  # the same examples each time
         clipped = found.n_clipped / len(found.outputs)
         if found.constant is not None and not schedule.judges_constant:
             told = self.history[-1].metrics
@@ -207,7 +208,7 @@ class Run:
                 schedule.hear_score(found.scores["nll"], told.get("rmse", told["nll"]))
             schedule.hear_constant(found.constant)
         if found.fitted is None and found.belief is not None:
-            n_products = self._products_per_pass(SETTINGS.refresh_examples, SETTINGS.refresh_rank)
+            n_products = self._products_per_pass(size)
             with few_threads(network.device, n_products=n_products, small=SMALL_PASS):
                 schedule.hear_belief(found.belief, *self._heard())
         marginal = network.marginal
@@ -231,7 +232,7 @@ class Run:
     def _believe(self) -> Refreshed:
         """The belief that the network predicts with, and the constant that belongs to it; training is not touched."""
         network, schedule = self.network, self.schedule
-        found = self._refresh(SETTINGS.final_examples, most_anchors(self.network), seed=0, keeps_belief=True)
+        found = self._refresh(self._size_at_end(), seed=0, keeps_belief=True)
         if found.constant is not None and not schedule.judges_constant:
             total = schedule.head_prior.to(found.constant) + found.constant
             total = (total - total.max()).to(network.head_log_weights)
@@ -258,9 +259,26 @@ class Run:
     def _add_to_record(self, loo: dict[str, float], seconds: float) -> None:
         """Put what a refresh found, and the time it took, into the last epoch's record."""
         last = self.history[-1]
-        self.history.records[-1] = replace(last, loo=loo, seconds=last.seconds + seconds)
+        in_refreshes = last.refresh_seconds + seconds
+        self.history.records[-1] = replace(last, loo=loo, seconds=last.seconds + seconds, refresh_seconds=in_refreshes)
 
-    def _refresh(self, max_examples: int, max_rank: int, *, seed: int, keeps_belief: bool = False) -> Refreshed:
+    def _epoch_cost(self) -> float:
+        """What visits to all batches cost (budget.py); no limit where that is not known."""
+        if not self.schedule.counts_visits:
+            return math.inf
+        return cost_of_visits(self.network, len(self.x), len(self.members))
+
+    def _size_in_training(self) -> Size:
+        return size_in_training(self.network, len(self.x), self._epoch_cost())
+
+    def _size_at_end(self) -> Size:
+        """From the visits of the whole run."""
+        n_visits, visits_cost = self.schedule.counters().get("n_visits", 0), math.inf
+        if self.schedule.counts_visits:
+            visits_cost = n_visits / len(self.members) * self._epoch_cost()
+        return size_at_end(self.network, len(self.x), visits_cost)
+
+    def _refresh(self, size: Size, *, seed: int, keeps_belief: bool = False) -> Refreshed:
         network = self.network
         x, y = self._heard()
         if isinstance(self.schedule, ObjectiveSchedule):
@@ -270,7 +288,7 @@ class Run:
                 network.belief, network.fitted = found.belief, found.fitted
                 network.told = Told.of(self.history.snapshot(), x, y)
             return found
-        n_products = self._products_per_pass(max_examples, max_rank)
+        n_products = self._products_per_pass(size)
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
             found = refresh(
                 network,
@@ -278,10 +296,11 @@ class Run:
                 y,
                 network.head_log_weights,
                 self.schedule.head_prior,
-                max_examples=max_examples,
-                max_rank=max_rank,
+                max_examples=size.examples,
+                max_rank=size.rank,
                 seed=seed,
                 is_last=keeps_belief,
+                settings=replace(SETTINGS, balance_steps=size.steps, judged_examples=size.judged),
             )
             if keeps_belief:
                 network.belief = found.belief
@@ -301,8 +320,8 @@ class Run:
             self._grouped = x, y, (groups_of(x, self.labels), measured_together(x, y, self.labels))
         return self._grouped[2]
 
-    def _products_per_pass(self, max_examples: int, max_rank: int) -> int:
-        return products_per_pass(self.network, len(self.x), max_examples=max_examples, max_rank=max_rank)
+    def _products_per_pass(self, size: Size) -> int:
+        return products_per_pass(self.network, len(self.x), max_examples=size.examples, max_rank=size.rank)
 
     def _heard(self) -> tuple[Tensor, Tensor]:
         """The examples of all batches that have said something."""

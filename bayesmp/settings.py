@@ -33,9 +33,13 @@ class Settings:
         worse_clipped: share of examples with a leverage that was cut, beyond which a score tells nothing of noise: it
             is far too good where examples hold their own outputs.
         precision_factor: no weight's precision may grow or shrink by more than this in one visit.
-        refresh_growth: the belief is refreshed in training whenever the number of epochs has grown by this factor.
+        refresh_growth: the belief is refreshed in training whenever the number of epochs has grown by this factor, if
+            the visits pay for it (budget.py).
+        refresh_start: multiplications that refreshes may cost before there were visits.
         refresh_examples: examples that a refresh in training looks at, at most.
-        refresh_rank: anchors of the belief in training, where it cannot be exact (belief/).
+        least_rank: anchors of a belief about labels that is not exact, at least: in training, and at the end of a run.
+        least_rank_of_noise: the same where targets are noisy, because the noise is judged by that belief.
+        least_steps: of conjugate gradients, at least, where visits do not pay for balance_steps.
         final_examples: examples that the refresh at the end of a run looks at, at most.
         judged_examples: examples whose leave-one-out outputs are computed in a refresh, at most.
         noise_rounds: how often a refresh goes between the noise and the belief that follows from it, at most.
@@ -103,8 +107,11 @@ class Settings:
     worse_clipped: float = 0.5
     precision_factor: float = 2.0
     refresh_growth: float = 1.3
+    refresh_start: float = 4e10
     refresh_examples: int = 1024
-    refresh_rank: int = 512
+    least_rank: tuple[int, int] = (128, 256)
+    least_rank_of_noise: tuple[int, int] = (256, 512)
+    least_steps: int = 16
     final_examples: int = 20_000
     judged_examples: int = 5_000
     noise_rounds: int = 12

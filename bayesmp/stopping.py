@@ -92,6 +92,6 @@ def _brings_nothing(passed: Sequence[Progress], n_visits: int, n: int, least_vis
 
 def refresh_due(epoch: int, last: int, settings: Settings = SETTINGS) -> bool:
     """Whether the belief is to be refreshed after this epoch, the last time having been after epoch `last` (0: never):
-    epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ..., a function of the epoch alone, so that a resumed run does the same.
+    epochs 1, 2, 3, 4, 5, 6, 8, 10, 13, ... if visits pay for all of them (budget.py), else later.
     """
     return epoch >= max(last + 1, round(last * settings.refresh_growth))

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 
 from bayesmp import best_state, changes, checks, constant_guess, examples, persistence, run_files
 from bayesmp.arithmetic import fast_arithmetic, few_threads, undisturbed
+from bayesmp.budget import cost_of_refresh, is_paid
 from bayesmp.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.diagnosis import Diagnosis, Told
 from bayesmp.history import EpochTally, History
@@ -202,8 +203,7 @@ class Trainer(Run):
                 bar.set_description(f"epoch {epoch}{rest}")
                 with few_threads(self.network.device, n_products=n_products):
                     self._run_epoch(epoch, bar)
-                is_due = refresh_due(epoch - self._changed_at, self._refreshed_at - self._changed_at)
-                if best_state.stands(self) and is_due and self._has_gradients:
+                if best_state.stands(self) and self._is_refresh_due(epoch):
                     best_state.refresh(self, epoch)
                     rest = f", {AT_REST}" if self._at_rest() else f", {NOT_AT_REST} yet"
                 shown = dict(self.history[-1].metrics)
@@ -218,6 +218,16 @@ class Trainer(Run):
             stopped = self._why(is_auto=is_auto, n_asked=n_asked)
             bar.set_description(stopped)
         return stopped
+
+    def _is_refresh_due(self, epoch: int) -> bool:
+        """Whether the belief is to be refreshed after this epoch; a function of the history alone."""
+        since = self._changed_at
+        is_due = self._has_gradients and refresh_due(epoch - since, self._refreshed_at - since)
+        if not (is_due and self.schedule.counts_visits):
+            return is_due
+        n_before = len(refreshes(self.history, since=since))
+        refresh_cost = cost_of_refresh(self.network, len(self.x), self._size_in_training())
+        return is_paid(n_before, refresh_cost, (epoch - since) * self._epoch_cost())
 
     def _products_per_visit(self) -> int:
         """Multiplications in the largest product of matrices of a visit, or of a look at all data."""

@@ -12,6 +12,7 @@ from bayesmp.data import MissingDataError
 # about half an hour in all on two cores
 FOR_CPU = (
     "cpu",
+    "end_to_end",
     "sine",
     "mnist640",
     "robustness",

@@ -54,7 +54,7 @@ def train(case: str, answer: Path, folder: Path | None, every: int = 1) -> None:
     history = bmp.fit(network, x, y, batch_size=16, **checkpoint, **options)
     prediction = vars(network.predict(x))
     tensors = {**network.state(), **{name: part for name, part in prediction.items() if isinstance(part, torch.Tensor)}}
-    records = [{**record, "seconds": 0.0} for record in history.to_json()]
+    records = [{**record, "seconds": 0.0, "refresh_seconds": 0.0} for record in history.to_json()]
     text = json.dumps([records, history.stopped, network.description()])
     safetensors.torch.save_file(
         {name: part.clone().contiguous() for name, part in tensors.items()}, answer, {"text": text}

@@ -171,7 +171,7 @@ def test_leverages_and_steps_of_a_rough_belief_are_those_of_dense_algebra():
     assert float(noise) < 0.5 * float(leverage.mean())
 
 
-@pytest.mark.parametrize("n, allowed", [(200, 0.2), (90, 0.75)])
+@pytest.mark.parametrize("n, allowed", [(200, 0.25), (90, 0.75)])
 def test_scores_of_a_rough_belief_are_near_those_of_the_exact_one(n, allowed):
     """A belief over a tenth or a fifth of all rows; with few data it is too careful."""
     trainer = a_classifier(n=n)

@@ -22,7 +22,7 @@ LINE = [
     {"best_state"},
     {"constant_guess"},
     {"run"},
-    {"joint", "influence", "stopping", "history", "train_config"},
+    {"joint", "influence", "budget", "stopping", "history", "train_config"},
     {"schedules", "each_left_out", "network_files"},
     {"leave_one_out", "balance", "evidence"},
     {"network"},

@@ -59,7 +59,8 @@ def assert_same_run(found: bmp.Trainer, expected: bmp.Trainer, *, ended_at: int 
     for (name, a), (other, b) in zip(found._state().items(), expected._state().items(), strict=True):
         assert name == other and a.dtype == b.dtype and torch.equal(a, b), name
     assert found.schedule.counters() == expected.schedule.counters()
-    rows, others = ([{**row, "seconds": 0} for row in run.history.to_json()] for run in (found, expected))
+    untimed = {"seconds": 0, "refresh_seconds": 0}
+    rows, others = ([{**row, **untimed} for row in run.history.to_json()] for run in (found, expected))
     if ended_at > 0 and rows[ended_at - 1]["objective"] is not None:
         del rows[ended_at - 1]["loo"]["nll"], others[ended_at - 1]["loo"]["nll"]
     assert rows == others

@@ -50,7 +50,7 @@ def test_the_variance_of_labels_stays_what_training_had_when_a_run_ends():
     network, head = trainer.network, trainer.network.head
     in_training = trainer.sites.head_posterior(trainer.schedule.head_prior)
     assert torch.equal(network.head_log_weights[head.heard], in_training[head.heard])
-    told = trainer._refresh(SETTINGS.final_examples, 1024, seed=0)
+    told = trainer._refresh(trainer._size_at_end(), seed=0)
     would_be = trainer.schedule.head_prior + told.constant
     variances = [float(head.in_training(weights.double())) for weights in (in_training, would_be)]
     assert abs(variances[1] / variances[0] - 1.0) > 0.05, "else there is nothing to see"

@@ -48,6 +48,7 @@ class VisitInfo:
 class Schedule(ABC):
     """Visits batches of one training run; owns the network's marginal and the sites while it runs."""
 
+    counts_visits = False  # whether what a visit costs is known, and limits what refreshes may cost (budget.py)
     takes_all_data = False  # whether an epoch is one look at all data (`run_epoch`), not a visit to each batch
     judges_constant = False  # whether visits judge the head's constant themselves
     has_step_length = False  # whether steps can be made shorter, by the next

@@ -63,6 +63,7 @@ class ParallelSchedule(Schedule):
     """
 
     has_step_length = True
+    counts_visits = True
 
     def __init__(
         self,
