@@ -12,7 +12,7 @@ layers, from which its slope in the means follows by one sweep back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,9 +25,11 @@ from bayesmp.objective.function import Slopes
 
 @dataclass(frozen=True)
 class LayerPull:
-    """Slopes of 1/2 log det H in a layer's inputs (n, p, i) and in the slopes (k, n, p, o) of its sums."""
+    """Slopes of 1/2 log det H in a layer's inputs (n, p, i), None where these are given and never change, and in the
+    slopes (k, n, p, o) of its sums.
+    """
 
-    inputs: Tensor
+    inputs: Tensor | None
     slopes: Tensor
 
 
@@ -58,8 +60,10 @@ class Curvature(ABC):
         """Covariances (m k, m k) of all outputs of m of these examples with each other, example by example."""
 
     @abstractmethod
-    def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
-        """How 1/2 log det H changes with what some examples say, layer by layer."""
+    def pulls(self, part: Slopes, precision: Tensor, *, given: Collection[int] = ()) -> list[LayerPull]:
+        """How 1/2 log det H changes with what some examples say, layer by layer; nothing of the inputs of the layers
+        whose inputs are given.
+        """
 
     @abstractmethod
     def unit_covariances(self, layer: int) -> Tensor:
@@ -116,14 +120,14 @@ class OverWeights(Curvature):
         own = torch.cat([each.flat() for each in gradients], 2).transpose(0, 1).flatten(0, 1)  # (m k, w)
         return own @ self.covariance @ own.T
 
-    def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
+    def pulls(self, part: Slopes, precision: Tensor, *, given: Collection[int] = ()) -> list[LayerPull]:
         n, k = precision.shape
         mixed = (part.flat() @ self.covariance) * precision.T.reshape(-1, 1)
         found = []
         parts = mixed.view(k, n, -1).split([n_out * n_in for n_out, n_in in self.shapes], 2)
-        for own, gradient, shape in zip(parts, part.gradients, self.shapes, strict=True):
+        for layer, (own, gradient, shape) in enumerate(zip(parts, part.gradients, self.shapes, strict=True)):
             per_weight = own.unflatten(2, shape)  # (k, n, o, i)
-            inputs = torch.einsum("knoi,knpo->npi", per_weight, gradient.slopes)
+            inputs = None if layer in given else torch.einsum("knoi,knpo->npi", per_weight, gradient.slopes)
             found.append(LayerPull(inputs, torch.einsum("knoi,npi->knpo", per_weight, gradient.inputs)))
         return found
 
@@ -156,16 +160,28 @@ class OverRows(Curvature):
         precision: L, (n, k).
         prior_rho: (w,).
         shapes: (o, i) of each layer.
+        kernels: products of the inputs of layers, (n, n), as the prior weighs them, where they are known.
     """
 
-    def __init__(self, slopes: Slopes, precision: Tensor, prior_rho: Tensor, shapes: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        slopes: Slopes,
+        precision: Tensor,
+        prior_rho: Tensor,
+        shapes: Sequence[tuple[int, int]],
+        kernels: Mapping[int, Tensor] | None = None,
+    ) -> None:
         self.prior_rho, self.shapes = prior_rho, list(shapes)
         root = precision.sqrt().T  # (k, n)
         self.inputs = [part.inputs[:, 0] for part in slopes.gradients]  # (n, i)
         self.scaled = [part.slopes[:, :, 0] * root[:, :, None] for part in slopes.gradients]  # R by layer, (k, n, o)
         self._root = root
         self.prior_vars = self._prior_vars()
-        self.kernels = [(part * var) @ part.T for part, var in zip(self.inputs, self.prior_vars, strict=True)]
+        known = {} if kernels is None else kernels
+        self.kernels = [
+            known[k] if k in known else (part * var) @ part.T
+            for k, (part, var) in enumerate(zip(self.inputs, self.prior_vars, strict=True))
+        ]
         total: Tensor | None = None
         for kernel, scaled in zip(self.kernels, self.scaled, strict=True):
             own = self._across(scaled) * kernel[None, :, None, :]
@@ -250,15 +266,18 @@ class OverRows(Curvature):
         root = self._root.flatten()[at]
         return held / (root[:, None] * root)
 
-    def pulls(self, part: Slopes, precision: Tensor) -> list[LayerPull]:
+    def pulls(self, part: Slopes, precision: Tensor, *, given: Collection[int] = ()) -> list[LayerPull]:
         k, n = self._root.shape
         inverse = self.inverse.view(k, n, k, n)
         found = []
-        for inputs, scaled, kernel, var in zip(self.inputs, self.scaled, self.kernels, self.prior_vars, strict=True):
-            to_inputs = (inverse * self._across(scaled)).sum((0, 2)) @ (inputs * var)
+        layers = zip(self.inputs, self.scaled, self.kernels, self.prior_vars, strict=True)
+        for layer, (inputs, scaled, kernel, var) in enumerate(layers):
+            to_inputs = None
+            if layer not in given:
+                to_inputs = ((inverse * self._across(scaled)).sum((0, 2)) @ (inputs * var))[:, None]
             mixed = (inverse * kernel[None, :, None, :]).reshape(k * n, k * n) @ scaled.flatten(0, 1)
             to_slopes = mixed.view(k, n, -1) * self._root[:, :, None]
-            found.append(LayerPull(to_inputs[:, None], to_slopes[:, :, None]))
+            found.append(LayerPull(to_inputs, to_slopes[:, :, None]))
         return found
 
     def unit_covariances(self, layer: int) -> Tensor:

@@ -72,6 +72,7 @@ class SmoothFunction:
         self.graph, self.flat, self.n_outputs = graph, flat, n_outputs
         self.nodes = graph.weight_nodes
         # what reads an activation beside a sum, a pool for one, hears of its variance, too
+        self.given = [k for k, node in enumerate(self.nodes) if not graph.is_behind_weights(node)]  # their inputs are
         self.regime = MEANS if all_dense([node.layer for node in graph.nodes]) else MOMENTS
         like = flat.to_matrices(torch.zeros(len(flat), dtype=torch.float64))
         self.shapes = [(len(part), part.shape[1]) for part in like]

@@ -78,6 +78,7 @@ class Objective:
         self.function, self.prior_mean, self.prior_rho = function, prior_mean, prior_rho
         self.x, self.y, self.weight = x, y, weight
         self.width_counts, self.least_miss = width_counts, least_miss
+        self._kernels: dict[int, Tensor] = {}  # of layers whose inputs are given, under the prior with s = 1
         self.n_counted = float(weight.sum()) * y.shape[1]
         self.is_over_rows = y.numel() < len(prior_rho)
         self.n_curved = max(LEAST_CURVED, CURVED_PER_WEIGHT * len(prior_rho))
@@ -131,7 +132,10 @@ class Objective:
             if with_slope:
                 slope = slope + found.mixed(pull)
             if self.is_over_rows and OverRows.fits(found.gradients, rho, shapes):
-                curvature = OverRows(found, precision, rho, shapes)
+                known = {layer: width * kernel for layer, kernel in self._kernels.items()}
+                over_rows = curvature = OverRows(found, precision, rho, shapes, known)
+                if not self._kernels:
+                    self._kernels = {layer: over_rows.kernels[layer] / width for layer in self.function.given}
                 continue
             if chosen is not None:
                 some = found.some(chosen) if with_slope else self._slopes_of(mean, rows, held, chosen)
@@ -167,8 +171,10 @@ class Objective:
             still = Slopes(found.outputs.detach(), [_detached(part) for part in found.gradients])
             total_change = torch.zeros((), dtype=mean.dtype, device=mean.device)
             with torch.enable_grad():
-                for gradient, pull in zip(found.gradients, look.curvature.pulls(still, precision), strict=True):
-                    total_change = total_change + (gradient.inputs * pull.inputs).sum()
+                pulls = look.curvature.pulls(still, precision, given=self.function.given)
+                for gradient, pull in zip(found.gradients, pulls, strict=True):
+                    if pull.inputs is not None:
+                        total_change = total_change + (gradient.inputs * pull.inputs).sum()
                     total_change = total_change + (gradient.slopes * pull.slopes).sum()
             if total_change.requires_grad:
                 total += torch.autograd.grad(total_change, moving)[0]
