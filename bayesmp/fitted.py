@@ -25,12 +25,14 @@ class Fitted:
         smoothing: share of the belief's variance that activations are averaged over.
         spread: per layer with weights, covariances (o, i, i) of each unit's own weights; empty for the last one, and
             for one with many inputs, whose variances the joint belief gives.
+        miss_scale: how much farther off targets lie that were never seen than those left out by the formula.
     """
 
     objective: float
     noise: float
     smoothing: float
     spread: tuple[Tensor, ...]
+    miss_scale: float = 1.0
 
     def smooth(self, nodes: Sequence[Node], belief: Belief | None) -> Callable[[Node, Local], Local]:
         """What turns a sweep of the means into one whose activations are averaged over the belief."""
@@ -68,7 +70,8 @@ class Fitted:
     def description(self) -> dict[str, Any]:
         """What a file says beside the tensors, as JSON holds it."""
         known = [k for k, part in enumerate(self.spread) if part.numel() > 0]
-        numbers = {"objective": self.objective, "noise": self.noise, "smoothing": self.smoothing}
+        names = ("objective", "noise", "smoothing", "miss_scale")
+        numbers = {name: getattr(self, name) for name in names}
         return {**numbers, "n_layers": len(self.spread), "known": known}
 
     def state(self) -> dict[str, Tensor]:
@@ -80,4 +83,5 @@ class Fitted:
         """What `description` and `state` said."""
         known, none = set(description["known"]), torch.zeros(0, device="cpu")
         spread = tuple(state[f"spread.{k}"] if k in known else none for k in range(description["n_layers"]))
-        return cls(description["objective"], description["noise"], description["smoothing"], spread)
+        numbers = description["objective"], description["noise"], description["smoothing"]
+        return cls(*numbers, spread, description["miss_scale"])

@@ -17,7 +17,7 @@ from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
 from bayesmp.groups import copies_count_once, groups_of
 from bayesmp.heads.base import P
-from bayesmp.leave_one_out import TakenOut, leverage_share, outputs_without, take_out, without_own
+from bayesmp.leave_one_out import MOST_HELD, TakenOut, leverage_share, outputs_without, take_out, without_own
 from bayesmp.network import Network
 from bayesmp.settings import SETTINGS, Settings
 
@@ -159,7 +159,7 @@ def _left_out(
     if len(rows) == 0:
         return
     if network.fitted is not None:
-        yield from _left_out_of_objective(network, belief, network.fitted, x, y, rows, settings)
+        yield from _left_out_of_objective(network, belief, network.fitted, x, y, rows)
         return
     seen, at, n_judged = _seen(len(x), rows, settings)
     weight, inputs, targets = len(x) / len(seen), x[seen.to(x.device)], y[seen.to(y.device)]
@@ -183,7 +183,7 @@ def _left_out(
 
 
 def _left_out_of_objective(
-    network: Network, belief: Belief, fitted: Fitted, x: Tensor, y: Tensor, rows: Tensor, settings: Settings
+    network: Network, belief: Belief, fitted: Fitted, x: Tensor, y: Tensor, rows: Tensor
 ) -> Iterator[_LeftOut]:
     """The same where training had an objective: its means are the best ones, pulls are made with the noise of the
     belief, and each example goes with those that have equal inputs.
@@ -197,9 +197,11 @@ def _left_out_of_objective(
         start += len(inputs)
         precision = (part[:, :1] / fitted.noise).expand_as(m_out.mean)
         slope = (part[:, 1:] - part[:, :1] * m_out.mean) / fitted.noise
-        without, n_clipped = without_own(covariance, precision, limit=settings.max_leverage[0])
+        without, n_clipped = without_own(covariance, precision, limit=MOST_HELD)
         taken = TakenOut(covariance, without, slope, precision, n_clipped)
-        yield _LeftOut(inputs, targets, outputs_without(m_out.mean, taken), taken.distance, taken.leverage)
+        left = outputs_without(m_out.mean, taken)
+        mean = targets - fitted.miss_scale * (targets - left.mean)
+        yield _LeftOut(inputs, targets, Moments(mean, network.belief_scale * left.var), taken.distance, taken.leverage)
 
 
 def _seen(n: int, rows: Tensor, settings: Settings) -> tuple[Tensor, Tensor, int]:

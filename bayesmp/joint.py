@@ -170,6 +170,7 @@ def look_at_end(
             constant = constant.sum(0) * float(objective.weight.sum() / len(rows))
             total = schedule.head_prior.to(constant) + constant
             log_weights = (total - total.max()).to(log_weights)
+        left_out = schedule.as_unseen(left_out, targets)
         scores = _scores(head, left_out, targets, log_weights.to(targets))
         judged = x[rows.to(x.device)], targets, alone
         fitted = schedule.fitted(descent.state, look)

@@ -28,6 +28,7 @@ class Learned:
         belief: the joint belief about all weights, None before the first training.
         varying_noise: how the noise depends on the input; None where it is the same everywhere.
         fitted: how activations are averaged over the belief, where training had an objective; else None.
+        belief_scale: factor on variances under the joint belief, judged by rows that joined late (objective/unseen.py).
         prior_width: factor on all prior variances that the data have chosen (schedules/prior_width.py).
         flat_targets: whether targets came as (n,), not (n, 1).
         told: the run's history and moments of its data, for `diagnose`; files do not hold it.
@@ -40,6 +41,7 @@ class Learned:
     belief: Belief | None
     varying_noise: VaryingNoise | None
     fitted: Fitted | None
+    belief_scale: float
     prior_width: float
     flat_targets: bool
     told: Told | None
@@ -72,6 +74,7 @@ class Learned:
         return {
             "belief": None if self.belief is None else self.belief.description(),
             "regime": self.regime.to_json(),
+            "belief_scale": self.belief_scale,
             "prior_width": self.prior_width,
             "flat_targets": self.flat_targets,
             "varying_noise": self.varying_noise is not None,

@@ -41,6 +41,7 @@ from bayesmp.heads.base import Head
 MAX_SHARE = 4.0  # of what a belief misses: more says that it knows nothing of these examples
 SHARE_BITS = 8  # of the share of what a belief misses; the leverage it comes from is not known better
 SHARE_STEPS, SAME_SHARE = 30, 1e-6  # of Newton, at most; a step that is none
+MOST_HELD = 0.9999  # of an output by its own example, where belief and means are exact; beyond lies rounding
 MOST_SPOKEN_OF = (
     128  # outputs that an example is taken out of; those of many classes that cannot be its own hear nothing
 )

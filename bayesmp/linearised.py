@@ -34,6 +34,7 @@ class Linearised:
         n_outputs: of the head.
         adjust: what a sweep changes at each node, as `Graph.sweep_out` takes it: how activations are averaged over
             the joint belief (fitted.py); None where weights are taken as independent.
+        scale: factor on all variances and covariances under the joint belief (objective/unseen.py).
     """
 
     graph: Graph
@@ -44,6 +45,7 @@ class Linearised:
     shapes: Sequence[Shape]
     n_outputs: int
     adjust: Callable[[Node, Local], Local] | None = None
+    scale: float = 1.0
 
     def _sweep(self, x: Tensor) -> Trace:
         return self.graph.sweep_out(x, self.weights, self.regime, adjust=self.adjust)
@@ -131,7 +133,7 @@ class Linearised:
                 yield self.graph.outputs(rows, self.weights, self.regime), None
                 continue
             m_out, gradients = self.gradients(rows)
-            covariance = belief.covariance(gradients).to(self.sum_share.dtype)
+            covariance = self.scale * belief.covariance(gradients).to(self.sum_share.dtype)
             yield Moments(m_out.mean, covariance.diagonal(dim1=1, dim2=2)), covariance
 
     def draws(self, x: Tensor, belief: Belief, n: int, generator: torch.Generator) -> Tensor:
@@ -143,7 +145,7 @@ class Linearised:
         for rows in x.split(self.rows_at_once(1)):
             trace = self._sweep(rows.to(self.sum_share))
             changes = [list(self.graph.push(trace, weights))[-1][1] for weights in drawn]
-            found.append(trace.outputs.mean + torch.stack(changes))
+            found.append(trace.outputs.mean + self.scale**0.5 * torch.stack(changes))
         return torch.cat(found, 1)
 
 

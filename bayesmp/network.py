@@ -190,6 +190,8 @@ class Network(NetworkBeliefs[P]):
         learned = [self.head.tell_learned(self.head_log_weights)] if self.is_trained else []
         if self.prior_width != 1.0:
             learned.append(f"prior variances are {self.prior_width:.2g} times those it began with")
+        if self.belief_scale != 1.0:
+            learned.append(f"variances of the function are {self.belief_scale:.2g} times those of first order")
         told = "; ".join(part for part in learned if part)
         return "\n".join([first, *self.lines(), *([f"  learned: {told}"] if told else [])])
 

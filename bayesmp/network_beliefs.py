@@ -63,6 +63,7 @@ class NetworkBeliefs(Structure[P]):
         self.belief = None
         self.varying_noise: VaryingNoise | None = None
         self.fitted: Fitted | None = None
+        self.belief_scale = 1.0
         self.flat_targets = False
         self.told: Told | None = None
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
@@ -225,6 +226,7 @@ class NetworkBeliefs(Structure[P]):
         self.regime = MOMENTS
         self.belief = None
         self.varying_noise = self.fitted = None
+        self.belief_scale = 1.0
         self.flat_targets = False
         self.told = None
 
@@ -346,4 +348,4 @@ class NetworkBeliefs(Structure[P]):
         belief = None if fitted is None else learned.belief
         adjust = None if fitted is None else fitted.smooth(self.graph.weight_nodes, belief)
         parts = learned.sum_share, learned.regime, self.shapes, self.n_outputs
-        return Linearised(self.graph, self.flat, weights, *parts, adjust=adjust)
+        return Linearised(self.graph, self.flat, weights, *parts, adjust=adjust, scale=learned.belief_scale)

@@ -109,6 +109,7 @@ def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     network.varying_noise = _varying_noise_from_file(network, file, "", found)
     network.fitted = _fitted_from_file(network, file, "", found)
     network.regime = Regime(**found["regime"])
+    network.belief_scale = found.get("belief_scale", 1.0)
     network.widen_prior(found.get("prior_width", 1.0))
     network.flat_targets = found.get("flat_targets", False)
     network.renew_past()
@@ -126,6 +127,7 @@ def _past_from_file(network: Network, file: persistence.SavedFile) -> Learned:
         belief=_belief_from_file(network, file, "past.belief.", found["belief"]),
         varying_noise=_varying_noise_from_file(network, file, "past.", found),
         fitted=_fitted_from_file(network, file, "past.", found),
+        belief_scale=found.get("belief_scale", 1.0),
         prior_width=1.0,
         flat_targets=found["flat_targets"],
         told=None,

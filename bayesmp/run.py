@@ -286,6 +286,7 @@ class Run:
             found = look_at_end(self.schedule, x, y, groups, measurements, with_belief=keeps_belief)
             if keeps_belief:
                 network.belief, network.fitted = found.belief, found.fitted
+                network.belief_scale = self.schedule.belief_scale
                 network.told = Told.of(self.history.snapshot(), x, y)
             return found
         n_products = self._products_per_pass(size)

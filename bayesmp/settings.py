@@ -67,6 +67,12 @@ class Settings:
         damping_factors: by which the damping of a step falls when it lowers the objective, and rises when it does not.
         least_left: share of all targets that noise is told from, at least, however many weights there are.
         first_rows: examples on which many begin, at least.
+        late_share: share of all rows that join late, at least, and judge what was learned without them (unseen.py).
+        judging_rows: rows that join late, over all rehearsals, after which no further one is made, and
+        most_rehearsals: how many there are at most.
+        belief_scale_prior: how much wider than first order the belief is expected to be, and the precision of the
+            logarithm of that.
+        miss_scale_precision: of the logarithm of how much farther off unseen targets lie than left-out ones, around 0.
         rest_fall: nats, of all data and for each target, that the last half of all steps must bring for a descent to go
             on.
         least_miss: by how much one more target is said to be off, in units of the targets' std.
@@ -136,6 +142,11 @@ class Settings:
     damping_factors: tuple[float, float] = (3.0, 4.0)
     least_left: float = 0.05
     first_rows: int = 1024
+    late_share: float = 0.2
+    judging_rows: int = 200
+    most_rehearsals: int = 5
+    belief_scale_prior: tuple[float, float] = (2.0, 5.0)
+    miss_scale_precision: float = 25.0
     rest_fall: tuple[float, float] = (1.0, 0.002)
     least_miss: float = 0.01
     worse_end: float = 0.25

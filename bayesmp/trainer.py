@@ -427,7 +427,7 @@ class Trainer(Run):
     def _run_whole_epoch(self, schedule: ObjectiveSchedule, epoch: int, started: float, bar: tqdm[Any]) -> None:
         """An epoch of a schedule that looks at all batches at once."""
         tally = EpochTally()
-        info, objective = schedule.run_epoch(self.members, epoch)
+        info, objective = schedule.run_epoch(self.members, epoch, self._groupings(self.x, self.y)[1])
         tally.add(info)
         bar.update(len(self.members))
         self._silent.clear()

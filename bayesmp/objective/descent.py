@@ -139,6 +139,7 @@ class Descent:
             values.append(look.value - look.curvature.half_log_det)
             if falls_no_more(values, int(self.objective.n_counted), settings=self.settings):
                 self.state = replace(self.state, n_steps=self.settings.fitting_steps)
+        self.state = replace(self.state, n_refused=0)  # what is counted from here on is another objective
 
     def rest(self, *, fewest: int = FEWEST, slack: int = 1) -> None:
         """Steps until the objective hardly falls.

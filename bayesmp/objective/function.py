@@ -96,7 +96,7 @@ class SmoothFunction:
         def smooth(node: Node, local: Local) -> Local:
             return local.with_variance(variances(node, local)) if node.has_weights else local
 
-        return self.graph.sweep_out(x, self._weights(mean), self.regime, adjust=smooth)
+        return self.graph.sweep_out(x, self.weights(mean), self.regime, adjust=smooth)
 
     def slopes(self, mean: Tensor, x: Tensor, variances: Variances) -> Slopes:
         """Outputs and slopes at these means; a differentiable function of them."""
@@ -106,7 +106,8 @@ class SmoothFunction:
         gradients = [trace.locals[node.index].gradient(slope) for node, slope in pulled if node.has_weights]
         return Slopes(trace.outputs.mean, gradients[::-1])
 
-    def _weights(self, mean: Tensor) -> list[Weights]:
+    def weights(self, mean: Tensor) -> list[Weights]:
+        """These means per layer, as known weights."""
         means = self.flat.tensors_of(self.split(mean))
         return [{name: Moments(part, torch.zeros_like(part)) for name, part in layer.items()} for layer in means]
 

@@ -132,10 +132,8 @@ class Objective:
             if with_slope:
                 slope = slope + found.mixed(pull)
             if self.is_over_rows and OverRows.fits(found.gradients, rho, shapes):
-                known = {layer: width * kernel for layer, kernel in self._kernels.items()}
-                over_rows = curvature = OverRows(found, precision, rho, shapes, known)
-                if not self._kernels:
-                    self._kernels = {layer: over_rows.kernels[layer] / width for layer in self.function.given}
+                known = {layer: width * kernel for layer, kernel in self._given_kernels(found).items()}
+                curvature = OverRows(found, precision, rho, shapes, known)
                 continue
             if chosen is not None:
                 some = found.some(chosen) if with_slope else self._slopes_of(mean, rows, held, chosen)
@@ -150,6 +148,15 @@ class Objective:
         value += self.least_miss**2 / (2 * noise) + 0.5 * math.log(noise)
         value += 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
         return Look(value if math.isfinite(value) else math.inf, misfit, slope, curvature, torch.cat(outputs))
+
+    def _given_kernels(self, found: Slopes) -> dict[int, Tensor]:
+        """Products of inputs that never change, under the prior with s = 1; formed once, and the same at any width."""
+        if not self._kernels:
+            parts = self.prior_rho.split([n_out * n_in for n_out, n_in in self.function.shapes])
+            for layer in self.function.given:
+                inputs, rho = found.gradients[layer].inputs[:, 0], parts[layer].view(self.function.shapes[layer])[0]
+                self._kernels[layer] = (inputs / rho) @ inputs.T
+        return self._kernels
 
     def _slopes_of(self, mean: Tensor, rows: slice, held: Variances, chosen: Tensor) -> Slopes:
         assert isinstance(held, Held)

@@ -25,7 +25,8 @@ from bayesmp.gaussian import Moments
 from bayesmp.groups import copies_count_once
 from bayesmp.layers.base import Gradient
 from bayesmp.layers.linear import all_dense
-from bayesmp.leave_one_out import without_own
+from bayesmp.leave_one_out import MOST_HELD, without_own
+from bayesmp.linearised import Linearised
 from bayesmp.network import Network
 from bayesmp.objective import (
     FEWEST_OF_RESTED,
@@ -40,12 +41,16 @@ from bayesmp.objective import (
     falls_no_more,
     is_even,
 )
+from bayesmp.objective.unseen import Judged, belief_scale, miss_scale
+from bayesmp.regime import MOMENTS
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.prior_width import learns_width
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
 
 SETTLED_AT_ONCE = 16_384  # examples whose slopes are swept at once when sites are told
+FEWEST_TO_SHARE = 10  # rows, of which some can be left to judge
+MOST_JUDGING = 1000  # rows at once
 GROWTH = 16  # factor on the rows that are looked at, when more join
 PART_SLACK = 5  # times as much may be left to fall when more rows join as when a run ends
 
@@ -87,6 +92,8 @@ class ObjectiveSchedule(Schedule):
         self._x: Tensor | None = None
         self._y: Tensor | None = None
         self._weight: Tensor | None = None  # of each example
+        self.belief_scale = 1.0  # what rows that joined late have judged (objective/unseen.py)
+        self.log_miss = 0.0  # logarithm of their miss scale, times the number of rows
         self._descent: tuple[Tensor, Tensor, Descent] | None = None  # the last one of all data, and what these were
 
     # --- start and upkeep --------------------------------------------------------------------------------------------
@@ -136,6 +143,7 @@ class ObjectiveSchedule(Schedule):
         assert state is not None
         names = ("noise", "width", "damping", "smoothing", "n_steps", "n_refused")
         numbers = {name: getattr(state, name) for name in names}
+        numbers |= {"belief_scale": self.belief_scale, "log_miss": self.log_miss}
         return numbers | {f"spread.{k}.ndim": part.ndim for k, part in enumerate(state.spread[:-1])}
 
     def make_room(self, counters: Mapping[str, float]) -> None:
@@ -153,6 +161,7 @@ class ObjectiveSchedule(Schedule):
         numbers = {name: counters[name] for name in ("noise", "width", "damping", "smoothing")}
         counts = {name: int(counters[name]) for name in ("n_steps", "n_refused")}
         self._state = replace(self._state, **numbers, **counts)  # type: ignore[arg-type]
+        self.belief_scale, self.log_miss = counters["belief_scale"], counters["log_miss"]
 
     def refresh(self) -> None:
         """Recompute precisions from the sites; what rounding did to the balance of slopes goes into the shift."""
@@ -206,6 +215,9 @@ class ObjectiveSchedule(Schedule):
         known = [part._state for part in parts if isinstance(part, ObjectiveSchedule) and part._state is not None]
         sizes = [len(part.sites) for part in parts]
         share = [size / sum(sizes) for size in sizes]
+        runs = [part for part in parts if isinstance(part, ObjectiveSchedule)]
+        self.belief_scale = math.exp(sum(p * math.log(run.belief_scale) for p, run in zip(share, runs, strict=True)))
+        self.log_miss = sum(run.log_miss for run in runs)
         assert self._state is not None
 
         def mean_of(name: str) -> float:
@@ -224,7 +236,7 @@ class ObjectiveSchedule(Schedule):
     def visit(self, batch: Batch, epoch: int) -> VisitInfo:
         raise AssertionError("the objective is that of all data: `run_epoch` looks at all batches at once")
 
-    def run_epoch(self, members: Sequence[Tensor], epoch: int) -> tuple[VisitInfo, float]:
+    def run_epoch(self, members: Sequence[Tensor], epoch: int, groups: Tensor) -> tuple[VisitInfo, float]:
         """One step on all data, after some on parts of them in the first epoch; returns what the epoch has to tell, and
         the objective where the step began. The marginal is that of the curvature at its end; sites follow when they are
         asked for (`settle`), and nothing here depends on when that is.
@@ -234,7 +246,7 @@ class ObjectiveSchedule(Schedule):
         with torch.inference_mode(False), torch.no_grad():
             self._take_origin()
             if self._state.n_steps == 0:
-                self._find_the_way(x, y)
+                self._find_the_way(x, y, groups)
             descent = self.descent(x, y)
             noise = descent.state.noise
             info = descent.step()
@@ -254,27 +266,90 @@ class ObjectiveSchedule(Schedule):
         marginal.rho.copy_(self.function.to_flat(look.curvature.diagonal))
         marginal.tau.copy_(marginal.rho * self.sites.origin)
 
-    def _find_the_way(self, x: Tensor, y: Tensor) -> None:
-        """The way down on a part of the data, until it is at rest. Then rows join, many times as many after each rest,
-        until the next look is at all of them.
+    def _find_the_way(self, x: Tensor, y: Tensor, groups: Tensor) -> None:
+        """The way down, until the descent is at rest: on all data if they are few, else on some of them, which others
+        join, 16 times as many after each rest, until the next look is at all of them. Rows that have not been seen yet
+        judge how wide the belief is; where all are seen at once, rehearsals leave some out.
         """
-        order = torch.randperm(len(y), generator=self.generator(0))
-        n_joined = self._joined(self.settings.first_rows, len(y))
+        n, first_rows = len(y), self.settings.first_rows
+        order = torch.argsort(torch.randperm(int(groups.max()) + 1, generator=self.generator(0))[groups], stable=True)
+        n_joined = self._joined(first_rows, n)
+        judges = self.learns_noise and n >= FEWEST_TO_SHARE
+        if self.learns_noise:
+            self.belief_scale = self.settings.belief_scale_prior[0]  # until rows have judged
+        rehearsed = self._rehearse(x, y, order, groups) if judges and n_joined == n else None
         descent = self.descent(*_some(x, y, order, n_joined))
         descent.fit()
         descent.rest()
         descent = descent.smoothed_as_it_pays()
-        while n_joined < len(y):
-            n_joined = self._joined(GROWTH * n_joined, len(y))
-            if n_joined < len(y):
+        if rehearsed is not None:
+            self._hear_unseen(*rehearsed, descent, groups)
+        elif judges:
+            unseen = self._unseen(descent, x, y, order[n_joined : n_joined + MOST_JUDGING])
+            self.belief_scale = belief_scale(unseen, settings=self.settings)
+        while n_joined < n:
+            n_joined = self._joined(GROWTH * n_joined, n)
+            if n_joined < n:
                 descent = self.descent(*_some(x, y, order, n_joined), state=descent.state.begun_anew())
                 descent.rest(fewest=FEWEST_OF_RESTED, slack=PART_SLACK)
-        self._state = self._with_rows(descent.state.begun_anew(), len(y))  # if interrupted, it begins anew
+        self._state = self._with_rows(descent.state.begun_anew(), n)  # if interrupted, it begins anew
 
     @staticmethod
     def _joined(n: int, n_all: int) -> int:
         """How many rows are looked at next; the last part that joins is not a small one."""
         return n if 2 * n <= n_all else n_all
+
+    def _rehearse(self, x: Tensor, y: Tensor, order: Tensor, groups: Tensor) -> tuple[Tensor, Judged]:
+        """Descents to a first rest, each without other rows; which rows these were, and what was predicted for them."""
+        n, settings = len(order), self.settings
+        n_late = math.ceil(settings.late_share * n)
+        n_rehearsals = min(settings.most_rehearsals, n // n_late, math.ceil(settings.judging_rows / n_late))
+        left, found = [order[:0]], [Judged.of(y[:0], y[:0], 1.0)]
+        for k in range(n_rehearsals):
+            rolled = order.roll(-k * n_late)
+            late, rows = rolled[:n_late], rolled[n_late:]
+            late = late[~torch.isin(groups[late], groups[rows])]  # a group may be cut in two
+            if len(late) == 0:
+                continue
+            descent = self.descent(x[rows.to(x.device)], y[rows.to(y.device)])
+            descent.fit()
+            descent.rest(slack=PART_SLACK)
+            left.append(late)
+            found.append(self._unseen(descent, x, y, late))
+        return torch.cat(left), Judged.joined(found)
+
+    def _hear_unseen(self, rows: Tensor, unseen: Judged, descent: Descent, groups: Tensor) -> None:
+        """Let the belief be as wide as rehearsals say, and the formula's misses as large."""
+        self.belief_scale = belief_scale(unseen, settings=self.settings)
+        ((left, _),) = self.left_out(descent, descent.look(), torch.arange(len(groups)), groups)
+        miss, rows = descent.objective.y - left.mean, rows.to(left.var.device)
+        left_out = Judged.of(miss[rows], left.var[rows], descent.state.noise)
+        found = miss_scale(unseen, left_out, self.belief_scale, settings=self.settings)
+        self.log_miss = len(groups) * math.log(found)
+
+    def _unseen(self, descent: Descent, x: Tensor, y: Tensor, rows: Tensor) -> Judged:
+        """What a descent that is at rest says about rows that it has not seen."""
+        network, function, look = self.network, self.function, descent.look()
+        belief = self.evidence(descent.objective.x, descent, look).belief
+        weights = [
+            {name: part.map(lambda p: p.to(network.dtype)) for name, part in layer.items()}
+            for layer in function.weights(descent.state.mean)
+        ]
+        adjust = self.fitted(descent.state, look).smooth(function.nodes, belief)
+        structure = torch.ones_like(network.sum_share), MOMENTS, network.shapes, network.n_outputs
+        linearised = Linearised(network.graph, network.flat, weights, *structure, adjust=adjust)
+        found = [moments for moments, _ in linearised.output_beliefs(x[rows.to(x.device)], belief)]
+        mean, var = (torch.cat([getattr(part, name) for part in found]).double() for name in ("mean", "var"))
+        return Judged.of(y[rows].to(mean) - mean, var, descent.state.noise)
+
+    def as_unseen(self, left_out: Moments, y: Tensor) -> Moments:
+        """Left-out outputs, as far off and as uncertain as those of rows that were never seen."""
+        return Moments(y - self.miss_scale * (y - left_out.mean), self.belief_scale * left_out.var)
+
+    @property
+    def miss_scale(self) -> float:
+        """How much farther off unseen targets lie than left-out ones; with more data the formula misses less."""
+        return math.exp(self.log_miss / len(self._y)) if self._y is not None else 1.0
 
     def falls_no_more(self, values: Sequence[float]) -> bool:
         """Whether the objective, after each epoch, has come to rest."""
@@ -393,7 +468,7 @@ class ObjectiveSchedule(Schedule):
             rows: of these examples; whole groups.
             groupings: number of the group of each of them.
         """
-        noise, objective, limit = descent.state.noise, descent.objective, self.settings.max_leverage[0]
+        noise, objective, limit = descent.state.noise, descent.objective, MOST_HELD
         is_all = isinstance(look.curvature, OverRows)  # whose examples are all of them
         slopes = descent.slopes_at(slice(0, len(objective.y)) if is_all else rows)
         at = rows if is_all else torch.arange(len(rows))
@@ -419,17 +494,18 @@ class ObjectiveSchedule(Schedule):
     def evidence(self, x: Tensor, descent: Descent, look: Look) -> Evidence:
         """What the belief that predictions are made with is made of."""
         network, state = self.network, descent.state
-        stds = [var.double() for var in network.layout.prior_vars]
+        rule = network.rule_prior.map(lambda part: part.to(network.device).double())
+        prior_vars = [state.width * var for var in network.flat.to_matrices(rule.var)]
         n_rows, k = look.outputs.numel(), look.outputs.shape[1]
         if isinstance(look.curvature, OverRows):
             anchors = [_by_row(part) for part in descent.slopes_at(slice(0, len(x))).gradients]
             mixes = torch.eye(k, dtype=x.dtype, device=network.device).repeat(len(x), 1)
             points = Points(x.to(network.device).repeat_interleave(k, 0), mixes)
-            basis = AnchoredBasis.of(anchors, stds, is_exact=True, points=points, n_seen=(len(x), k))
+            basis = AnchoredBasis.of(anchors, prior_vars, is_exact=True, points=points, n_seen=(len(x), k))
             return Evidence(basis, torch.diag(basis.own_precision / state.noise), None, n_rows)
         planned = Plan("full", network.n_weights, is_exact=True, n_bytes=8 * network.n_weights**2)
         generator = torch.Generator().manual_seed(0)
-        full = make_basis(network, x, planned, stds, generator, n_rows=n_rows)
+        full = make_basis(network, x, planned, prior_vars, generator, n_rows=n_rows)
         scale = torch.cat([std.flatten() for std in full.stds])  # type: ignore[union-attr]
         return Evidence(full, look.curvature.data * scale[:, None] * scale, None, n_rows)  # type: ignore[attr-defined]
 
@@ -437,7 +513,7 @@ class ObjectiveSchedule(Schedule):
         """What the network keeps of the descent, in its own precision."""
         kept = (part if part.ndim == 3 else part.new_zeros(0) for part in state.spread)
         spread = tuple(part.to(self.network.dtype) for part in kept)
-        return Fitted(look.value, state.noise, state.smoothing, spread)
+        return Fitted(look.value, state.noise, state.smoothing, spread, self.miss_scale)
 
 
 def _together(members: Sequence[Tensor], n: int) -> Iterator[list[Tensor]]:
