@@ -18,8 +18,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import product
 from typing import Any
 
@@ -167,9 +166,11 @@ def chosen(only: Sequence[str], families: Sequence[str], size: str) -> list[Line
 
 
 def run_all(lines: Sequence[Line], seeds: int, *, jobs: int, **options: Any) -> Iterator[dict[str, Any]]:
-    """The runs in order, as many at a time as there are jobs."""
+    """The runs as they end, as many at a time as there are jobs."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda each: partial(run_line, **options)(*each), product(lines, range(seeds)))
+        started = [pool.submit(run_line, line, seed, **options) for line, seed in product(lines, range(seeds))]
+        for ended in as_completed(started):
+            yield ended.result()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
