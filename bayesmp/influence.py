@@ -110,7 +110,7 @@ def influence_of(
     """
     nlls, rest = [], []
     for left in _left_out(network, belief, x, y, rows, settings):
-        nlls.append(_surprise(network, left.x, left.outputs, left.y).cpu())
+        nlls.append(_surprise(network, left.x, left.outputs, left.y, left.covariance).cpu())
         rest.append(torch.stack([left.distance, left.leverage]).cpu())
     if not rest:
         none = torch.zeros(0, dtype=network.dtype)
@@ -134,7 +134,8 @@ def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *,
     n_products = network.n_outputs * belief.rank**2
     with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
         parts: list[Any] = [
-            network.prediction_of(left.x, left.outputs) for left in _left_out(network, belief, x, y, rows, settings)
+            network.prediction_of(left.x, left.outputs, left.covariance)
+            for left in _left_out(network, belief, x, y, rows, settings)
         ]
     found: P = type(parts[0]).concatenate(parts)
     return found
@@ -149,6 +150,7 @@ class _LeftOut:
     outputs: Moments
     distance: Tensor
     leverage: Tensor
+    covariance: Tensor | None = None  # of the outputs, where predictions average over it
 
 
 def _left_out(
@@ -185,23 +187,42 @@ def _left_out(
 def _left_out_of_objective(
     network: Network, belief: Belief, fitted: Fitted, x: Tensor, y: Tensor, rows: Tensor
 ) -> Iterator[_LeftOut]:
-    """The same where training had an objective: its means are the best ones, pulls are made with the noise of the
-    belief, and each example goes with those that have equal inputs.
+    """The same where training had an objective: its means are the best ones, pulls are those of its loss, and each
+    example goes with those that have equal inputs.
     """
-    groups, weight = groups_of(x), copies_count_once(x, y).to(y)
-    total = torch.zeros(int(groups.max()) + 1, 1 + y.shape[1]).to(y)
-    total.index_add_(0, groups.to(y.device), torch.cat([weight[:, None], weight[:, None] * y], 1))
-    start = 0
+    head, k = network.head, network.n_outputs
+    mix = head.latent_mix(k)
+    assert mix is not None
+    groups, weight = groups_of(x), copies_count_once(x, y)
+    order, sizes = torch.argsort(groups, stable=True), torch.bincount(groups)
+    starts = sizes.cumsum(0) - sizes
+    done = 0
     for inputs, targets, m_out, covariance, _ in _outputs(network, belief, x, y, rows):
-        part = total[groups[rows[start : start + len(inputs)]].to(y.device)]  # what the group says: how often, and sums
-        start += len(inputs)
-        precision = (part[:, :1] / fitted.noise).expand_as(m_out.mean)
-        slope = (part[:, 1:] - part[:, :1] * m_out.mean) / fitted.noise
-        without, n_clipped = without_own(covariance, precision, limit=MOST_HELD)
-        taken = TakenOut(covariance, without, slope, precision, n_clipped)
-        left = outputs_without(m_out.mean, taken)
-        mean = targets - fitted.miss_scale * (targets - left.mean)
-        yield _LeftOut(inputs, targets, Moments(mean, network.belief_scale * left.var), taken.distance, taken.leverage)
+        asked = rows[done : done + len(inputs)]
+        done += len(inputs)
+        own = groups[asked]
+        at = torch.arange(len(asked)).repeat_interleave(sizes[own])  # asked rows, as often as their groups have members
+        within = torch.arange(len(at)) - (sizes[own].cumsum(0) - sizes[own]).repeat_interleave(sizes[own])
+        members = order[starts[own][at] + within]
+        loss = head.loss(y[members.to(y.device)], k)
+        assert loss is not None
+        part = mix.to(m_out.mean.device)
+        latent, spread = m_out.mean.double() @ part.T, part @ covariance.double() @ part.T
+        said = loss.said(latent[at], spread[at], slice(None), fitted.noise).times(weight[members].to(latent))
+        pull, root = said.summed(at.to(latent.device), len(asked))
+        held = root.covered(spread)
+        without, n_clipped = without_own(held, torch.ones_like(latent), limit=MOST_HELD)
+        taken = TakenOut(held, without, root.solve(pull), torch.ones_like(latent), n_clipped)
+        mean = loss.outputs(latent - root.solve_transposed(taken.shift))
+        left = loss.output_covariances(root.uncovered(without)).to(m_out.mean)
+        mean = mean.to(m_out.mean)
+        if head.has_noise:
+            mean = targets - fitted.miss_scale * (targets - mean)
+        left = network.belief_scale * left
+        var = left.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(left.dtype).tiny)
+        distance, leverage = taken.distance.to(m_out.mean), taken.leverage.to(m_out.mean)
+        known = None if head.has_noise else left
+        yield _LeftOut(inputs, targets, Moments(mean, var), distance, leverage, covariance=known)
 
 
 def _seen(n: int, rows: Tensor, settings: Settings) -> tuple[Tensor, Tensor, int]:
@@ -224,8 +245,10 @@ def surprise_of(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> flo
     return float(_surprise(network, x.to(like), outputs, y.to(like)).double().mean())
 
 
-def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> Tensor:
+def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor, covariance: Tensor | None = None) -> Tensor:
     """-log p of the targets, given outputs that have not seen them, (b,); with the noise that there is at x."""
+    if covariance is not None:
+        return -network.prediction_of(x, outputs, covariance).log_prob(y)
     if network.varying_noise is None:
         return network.head.nll(outputs, y, network.head_log_weights)
     parts = zip(*(part.split(network.rows_at_once(1)) for part in (x, outputs.mean, outputs.var, y)), strict=True)

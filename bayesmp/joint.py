@@ -20,7 +20,7 @@ from bayesmp.groups import first_of_copies, whole_groups
 from bayesmp.heads import Head, Regression
 from bayesmp.leave_one_out import leave_out, leverage_share
 from bayesmp.network import Network
-from bayesmp.schedules import ObjectiveSchedule
+from bayesmp.schedules import LeftOut, ObjectiveSchedule
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.varying_noise import VaryingNoise, learn_varying_noise
 
@@ -159,24 +159,36 @@ def look_at_end(
         look, objective = descent.look(), descent.objective
         rows = whole_groups(groups, settings.judged_examples)
         groupings = groups[rows], measurements[rows]
-        (left_out, n_clipped), (alone, _) = schedule.left_out(descent, look, rows, *groupings)
+        left_out, alone = schedule.left_out(descent, look, rows, *groupings)
         if bool((objective.weight[rows] < 1.0).any()):
-            once = first_of_copies(objective.x[rows], objective.y[rows])
-            rows, left_out, alone = rows[once], left_out.map(lambda p: p[once]), alone.map(lambda p: p[once])
-        targets, constant, log_weights = objective.y[rows], None, schedule.certain(descent.state.noise)
-        if head.is_learned:
-            parts = zip(alone.mean.split(1024), alone.var.split(1024), targets.split(1024), strict=True)
-            constant = torch.stack([head.to_constant(Moments(mean, var), part).double() for mean, var, part in parts])
-            constant = constant.sum(0) * float(objective.weight.sum() / len(rows))
-            total = schedule.head_prior.to(constant) + constant
-            log_weights = (total - total.max()).to(log_weights)
-        left_out = schedule.as_unseen(left_out, targets)
-        scores = _scores(head, left_out, targets, log_weights.to(targets))
-        judged = x[rows.to(x.device)], targets, alone
+            once = first_of_copies(objective.x[rows], objective.loss.y[rows])
+            rows, left_out, alone = rows[once], left_out.some(once), alone.some(once)
+        targets, log_weights = objective.loss.y[rows], schedule.certain(descent.state.noise)
+        constant, fresh = None, None
+        if not head.has_noise:
+            constant = log_weights.double() - schedule.head_prior.double()
+            scores = _scores_of_labels(head, left_out, targets, log_weights.to(left_out.mean))
+        else:
+            if head.is_learned:
+                parts = (part.split(1024) for part in (alone.moments.mean, alone.moments.var, targets))
+                told = [head.to_constant(Moments(mean, var), y).double() for mean, var, y in zip(*parts, strict=True)]
+                constant = torch.stack(told).sum(0) * float(objective.weight.sum() / len(rows))
+                total = schedule.head_prior.to(constant) + constant
+                log_weights = (total - total.max()).to(log_weights)
+            fresh = schedule.as_unseen(left_out.moments, targets)
+            scores = _scores(head, fresh, targets, log_weights.to(targets))
+        judged = x[rows.to(x.device)], targets, alone.moments
         fitted = schedule.fitted(descent.state, look)
         evidence = schedule.evidence(x, descent, look) if with_belief else None
-        outputs = look.outputs[rows]
-        return Refreshed(evidence, constant, scores, outputs, n_clipped, judged, fitted=fitted, left_out=left_out)
+        outputs = objective.loss.outputs(look.latent[rows])
+        return Refreshed(evidence, constant, scores, outputs, left_out.n_clipped, judged, fitted=fitted, left_out=fresh)
+
+
+def _scores_of_labels(head: Head, left_out: LeftOut, y: Tensor, log_weights: Tensor) -> dict[str, float]:
+    """Of predictions that average over all of the outputs' covariances."""
+    found = head.predict(left_out.moments, log_weights, left_out.covariance)
+    error = float((found.label != y).double().mean())
+    return {"nll": -float(found.log_prob(y).mean()), "error": error}
 
 
 @torch.no_grad()

@@ -35,17 +35,16 @@ def descent_of(
     network: bmp.Network, x: Tensor, y: Tensor, *, weight: Tensor | None = None, over_rows: bool | None = None
 ) -> Descent:
     """A descent before its first step."""
-    function = SmoothFunction(network.graph, network.flat, network.n_outputs)
+    function = SmoothFunction(network.graph, network.flat, network.head.latent_mix(network.n_outputs))
     prior = network.exact_prior
     objective = Objective(
         function,
         function.to_vector(prior.mean),
         function.to_vector(prior.rho),
         x,
-        y,
+        network.head.loss(y, network.n_outputs, least_miss=SETTINGS.least_miss),
         torch.ones(len(y), dtype=torch.float64) if weight is None else weight,
         width_counts=SETTINGS.width_counts,
-        least_miss=SETTINGS.least_miss,
     )
     if over_rows is not None:
         objective.is_over_rows = over_rows

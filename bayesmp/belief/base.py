@@ -71,6 +71,13 @@ class Belief(ABC):
     is_exact: bool
     n_rows: int  # of data that it stands for, examples x outputs, those of the past with them
 
+    def __repr__(self) -> str:
+        """Whether it is exact, over what, and how many directions data have settled."""
+        n_weights = sum(part.numel() for part in self.prior_vars)
+        over = f"all {n_weights:,} weights" if self.rank == n_weights else f"{self.rank:,} rows of the data's slopes"
+        kind = "exact" if self.is_exact else f"approximate, of {self.n_rows:,} rows"
+        return f"Belief({kind}, over {over}; {self.degrees_of_freedom:.1f} of {n_weights:,} directions settled)"
+
     @property
     @abstractmethod
     def prior_vars(self) -> list[Tensor]:

@@ -35,6 +35,7 @@ from bayesmp.layers import LeakyReLU, Linear
 from bayesmp.layers.base import Layer
 from bayesmp.many import fit_many
 from bayesmp.network import Network
+from bayesmp.schedules import has_objective
 from bayesmp.settings import SETTINGS
 from bayesmp.stopping import refreshes, tell_unrest
 from bayesmp.train_config import TrainConfig
@@ -64,7 +65,8 @@ class Posed:
     """A table's targets as a network learns them.
 
     Attributes:
-        head: what they mean.
+        head: what they mean, to a network that has an objective for so many rows (schedules/objective.py),
+        head_of_many: and to a larger one, if that is another.
         targets: as the head wants them.
         n_outputs: of the network.
         scaling: how they were standardised, if they were.
@@ -74,6 +76,7 @@ class Posed:
     targets: NDArray[Any]
     n_outputs: int
     scaling: Scaling | None = None
+    head_of_many: Head | None = None
 
 
 class MPEstimator(BaseEstimator, ABC):
@@ -182,9 +185,7 @@ class MPEstimator(BaseEstimator, ABC):
         x_scaling = TableScaling.fit(x)
         posed = self._pose(y)
         hidden = self._usual_hidden(x.shape[1]) if isinstance(self.hidden, str) and self.hidden == AUTO else self.hidden
-        networks = [
-            make_network(hidden, x.shape[1], posed.n_outputs, copy.deepcopy(posed.head), seed=seed) for seed in seeds
-        ]
+        networks = make_networks(hidden, x.shape, posed, seeds)
         for network, start in zip(networks, starts or [], strict=False):
             if start.shape != network.start.shape:
                 raise ValueError(
@@ -394,6 +395,16 @@ def _is_number(y: Any, said: str) -> bool:
     """Whether this is not where the text that could not be converted is."""
     values = np.asarray(y).ravel()
     return values.dtype.kind not in "OUS" or not any(repr(str(value)) in said for value in values)
+
+
+def make_networks(hidden: Hidden, shape: tuple[int, ...], posed: Posed, seeds: Sequence[int]) -> list[Network]:
+    """One per seed, for a table of this shape, with the head that goes with its size."""
+    n_rows, n_inputs = shape
+    head = posed.head
+    if posed.head_of_many is not None:
+        first = make_network(hidden, n_inputs, posed.n_outputs, head, seed=seeds[0])
+        head = head if has_objective(first, n_rows) else posed.head_of_many
+    return [make_network(hidden, n_inputs, posed.n_outputs, copy.deepcopy(head), seed=seed) for seed in seeds]
 
 
 def make_network(hidden: Hidden, n_inputs: int, n_outputs: int, head: Head, *, seed: int) -> Network:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d
 
 from bayesmp.estimators.base import Floats, Posed, as_array
 from bayesmp.estimators.files import SavedEstimator
-from bayesmp.heads import Argmax, ClassPrediction
+from bayesmp.heads import Argmax, ClassPrediction, Softmax
 
 
 class MPClassifier(ClassifierMixin, SavedEstimator):
@@ -140,7 +140,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return x, self._encode(y, self.classes_, is_first=False)
 
     def _pose(self, y: NDArray[Any]) -> Posed:
-        return Posed(Argmax(), y, len(self.classes_))
+        return Posed(Softmax(), y, len(self.classes_), head_of_many=Argmax())
 
     def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
         return -nll, error

@@ -18,6 +18,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.heads.loss import Loss
 from bayesmp.layers.base import Layer, Shape
 
 LEAST_LOG_WEIGHT = -70.0  # of what is ruled out; finite in float32, and a sum of such weights is nothing
@@ -31,6 +32,20 @@ class Head(ABC, Generic[P]):
     is_heard_in_training = False  # whether messages to the outputs depend on the constant
     varies = False  # whether noise may depend on the input, in predictions
     has_noise = False  # whether targets carry noise, which a network that fits them too closely takes for signal
+
+    def latent_mix(self, n_outputs: int) -> Tensor | None:
+        """(l, k): the mixtures of k outputs that `loss` depends on; None where there is no loss."""
+        return None
+
+    def loss(self, y: Tensor, n_outputs: int, *, least_miss: float = 0.0) -> Loss | None:
+        """What training by an objective (objective/) makes smaller for these targets; None where there is none.
+
+        Args:
+            y: as `check_targets` has them, or some of them.
+            n_outputs: of the network.
+            least_miss: by how much one more target is said to be off, where noise is learned.
+        """
+        return None
 
     def grid_like(self, other: Tensor) -> Tensor:
         """The grid in another tensor's dtype, on its device; moved once, so that later uses wait for nothing."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ from bayesmp.arithmetic import undisturbed
 from bayesmp.equations.likelihood import probit_scaled, softmax_predictive, softmax_to_latent
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
+from bayesmp.heads.loss import Loss, SoftmaxLoss, contrasts
+from bayesmp.heads.output_points import output_points, root_of_covariance
 from bayesmp.layers.base import Shape
 
-N_POINTS = (
-    128  # at which outputs are averaged over: probabilities are off by .001 on average, .01 at worst, at variance 1
-)
 POINTS_AT_ONCE = {"cpu": 2_000, "cuda": 1_000_000}  # outputs that are averaged over at once; on a CPU, in its cache
 LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred examples the belief is narrower than that
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
@@ -94,27 +92,6 @@ class ClassPrediction:
 
 def _entropy(probs: Tensor) -> Tensor:
     return -torch.special.xlogy(probs, probs).sum(-1)
-
-
-@cache
-def output_points(n_outputs: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Points (s, c) that stand for a standard normal: a Sobol sequence, mirrored so that its mean is exactly 0."""
-    unit = torch.quasirandom.SobolEngine(n_outputs, scramble=True, seed=0).draw(N_POINTS // 2, dtype=torch.float64)
-    half = torch.special.ndtri(unit.clamp(1e-6, 1.0 - 1e-6))
-    return torch.cat([half, -half]).to(device=device, dtype=dtype)
-
-
-def _root(covariance: Tensor) -> Tensor:
-    """R with R R^T = covariance (b, c, c), in double precision; what rounding makes negative counts as nothing."""
-    wide = covariance.double()
-    size = wide.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + torch.finfo(torch.float32).tiny
-    eye = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
-    factor, info = torch.linalg.cholesky_ex(wide + 1e-9 * size * eye)
-    failed = info != 0
-    if bool(failed.any()):
-        values, vectors = torch.linalg.eigh(wide[failed])
-        factor[failed] = vectors * values.clamp_min(0.0).sqrt()[:, None, :]
-    return factor.to(covariance)
 
 
 class Classifier(Head[ClassPrediction]):
@@ -229,7 +206,7 @@ class Classifier(Head[ClassPrediction]):
     def _predict(self, m_out: Moments, log_weights: Tensor, covariance: Tensor | None) -> ClassPrediction:
         spread = torch.diag_embed(m_out.var) if covariance is None else covariance
         points = output_points(m_out.mean.shape[1], m_out.mean.dtype, m_out.mean.device)
-        outputs = m_out.mean + torch.einsum("sc,bdc->sbd", points, _root(spread))
+        outputs = m_out.mean + torch.einsum("sc,bdc->sbd", points, root_of_covariance(spread))
         each = self.at_certain_outputs(outputs, log_weights)  # (s, b, c)
         probs = self.probabilities(m_out, log_weights) if covariance is None else each.mean(0)
         epistemic = (_entropy(probs) - _entropy(each).mean(0)).clamp_min(0.0)  # so never above that of probs
@@ -271,6 +248,12 @@ class Softmax(Classifier):
     @property
     def natural_scale(self) -> float:
         return self.gain
+
+    def latent_mix(self, n_outputs: int) -> Tensor:
+        return contrasts(n_outputs)
+
+    def loss(self, y: Tensor, n_outputs: int, *, least_miss: float = 0.0) -> Loss:
+        return SoftmaxLoss(y, n_outputs, self.gain)
 
     def to_latent(self, m_out: Moments, y: Tensor, log_weights: Tensor) -> Gaussian:
         gain = self.gain

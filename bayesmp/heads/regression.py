@@ -15,6 +15,7 @@ from bayesmp.equations.likelihood import gaussian_to_latent
 from bayesmp.equations.noise import MAX_SPREAD, REACH, noise_mixture, noisy_log_density
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.base import Head, certain_grid, log_grid
+from bayesmp.heads.loss import Loss, SquaredLoss
 from bayesmp.heads.regression_prediction import RegressionPrediction
 
 LEAST_MISS = 0.1  # of targets of order one
@@ -142,6 +143,12 @@ class Regression(Head[RegressionPrediction]):
     def check_more_targets(self, y: Any, n_outputs: int) -> Tensor:
         """Without a look at their size: a few targets may well be small."""
         return checks.check_real_targets(y, n_outputs)
+
+    def latent_mix(self, n_outputs: int) -> Tensor:
+        return torch.eye(n_outputs, dtype=torch.float64)
+
+    def loss(self, y: Tensor, n_outputs: int, *, least_miss: float = 0.0) -> Loss:
+        return SquaredLoss(y.double(), least_miss=least_miss if self.is_learned else 0.0)
 
     def largest_constant(self, y: Tensor) -> float:
         """All of y is noise."""

@@ -1,7 +1,9 @@
 r"""H = P + sum_n J_n^T L_n J_n, the curvature of all data and the prior at one point: over weights or over rows.
 
+With L = R R^T the slopes J come as rows R^T J (`Slopes.seen_through`), each of which speaks with precision 1.
+
 Two forms answer the same questions. `OverWeights` holds H, (w, w): for few weights and any number of examples.
-`OverRows` holds S = I + R P^{-1} R^T with R the rows L^{1/2} J, (r, r): for few examples and any number of weights,
+`OverRows` holds S = I + A P^{-1} A^T with A all rows R^T J, (r, r): for few examples and any number of weights,
 whose rows are never formed. Both are exact.
 
 The questions: 1/2 log det H / det P; H^{-1} applied to a slope; how much of its own output an example holds; the
@@ -52,16 +54,16 @@ class Curvature(ABC):
         """(H + damping P)^{-1} applied to a slope (w,); NaN where rounding leaves no positive matrix."""
 
     @abstractmethod
-    def covariances(self, part: Slopes, precision: Tensor) -> Tensor:
-        """Covariances (n, k, k) of outputs of some examples, which say L = diag(precision), (n, k)."""
+    def held(self, part: Slopes) -> Tensor:
+        """A C A^T of the rows of each example, (n, k, k): how much of its own outputs it holds."""
 
     @abstractmethod
-    def covariance_within(self, part: Slopes, precision: Tensor, rows: Tensor) -> Tensor:
-        """Covariances (m k, m k) of all outputs of m of these examples with each other, example by example."""
+    def held_within(self, part: Slopes, rows: Tensor) -> Tensor:
+        """The same (m k, m k) of all rows of m of these examples with each other, example by example."""
 
     @abstractmethod
-    def pulls(self, part: Slopes, precision: Tensor, *, given: Collection[int] = ()) -> list[LayerPull]:
-        """How 1/2 log det H changes with what some examples say, layer by layer; nothing of the inputs of the layers
+    def pulls(self, part: Slopes, *, given: Collection[int] = ()) -> list[LayerPull]:
+        """How 1/2 log det H changes with the rows of some examples, layer by layer; nothing of the inputs of the layers
         whose inputs are given.
         """
 
@@ -109,20 +111,19 @@ class OverWeights(Curvature):
         """C = H^{-1}, (w, w)."""
         return torch.cholesky_inverse(self._factor)
 
-    def covariances(self, part: Slopes, precision: Tensor) -> Tensor:
-        rows = part.flat()
-        k, n = precision.shape[1], len(precision)
+    def held(self, part: Slopes) -> Tensor:
+        rows, (n, k) = part.flat(), part.outputs.shape
         found = (rows @ self.covariance).view(k, n, -1)
         return torch.einsum("knw,lnw->nkl", found, rows.view(k, n, -1))
 
-    def covariance_within(self, part: Slopes, precision: Tensor, rows: Tensor) -> Tensor:
+    def held_within(self, part: Slopes, rows: Tensor) -> Tensor:
         gradients = [Gradient(each.inputs[rows], each.slopes[:, rows]) for each in part.gradients]
         own = torch.cat([each.flat() for each in gradients], 2).transpose(0, 1).flatten(0, 1)  # (m k, w)
         return own @ self.covariance @ own.T
 
-    def pulls(self, part: Slopes, precision: Tensor, *, given: Collection[int] = ()) -> list[LayerPull]:
-        n, k = precision.shape
-        mixed = (part.flat() @ self.covariance) * precision.T.reshape(-1, 1)
+    def pulls(self, part: Slopes, *, given: Collection[int] = ()) -> list[LayerPull]:
+        n, k = part.outputs.shape
+        mixed = part.flat() @ self.covariance
         found = []
         parts = mixed.view(k, n, -1).split([n_out * n_in for n_out, n_in in self.shapes], 2)
         for layer, (own, gradient, shape) in enumerate(zip(parts, part.gradients, self.shapes, strict=True)):
@@ -152,12 +153,11 @@ def is_even(precisions: Sequence[Tensor]) -> bool:
 
 
 class OverRows(Curvature):
-    """S = I + R P^{-1} R^T over all rows of the data, output by output, where layers are dense and their prior is the
+    """S = I + A P^{-1} A^T over all rows of the data, output by output, where layers are dense and their prior is the
     same for all units.
 
     Args:
-        slopes: of all examples.
-        precision: L, (n, k).
+        slopes: of all examples, as rows of precision 1.
         prior_rho: (w,).
         shapes: (o, i) of each layer.
         kernels: products of the inputs of layers, (n, n), as the prior weighs them, where they are known.
@@ -166,16 +166,13 @@ class OverRows(Curvature):
     def __init__(
         self,
         slopes: Slopes,
-        precision: Tensor,
         prior_rho: Tensor,
         shapes: Sequence[tuple[int, int]],
         kernels: Mapping[int, Tensor] | None = None,
     ) -> None:
         self.prior_rho, self.shapes = prior_rho, list(shapes)
-        root = precision.sqrt().T  # (k, n)
         self.inputs = [part.inputs[:, 0] for part in slopes.gradients]  # (n, i)
-        self.scaled = [part.slopes[:, :, 0] * root[:, :, None] for part in slopes.gradients]  # R by layer, (k, n, o)
-        self._root = root
+        self.scaled = [part.slopes[:, :, 0] for part in slopes.gradients]  # A by layer, (k, n, o)
         self.prior_vars = self._prior_vars()
         known = {} if kernels is None else kernels
         self.kernels = [
@@ -187,8 +184,8 @@ class OverRows(Curvature):
             own = self._across(scaled) * kernel[None, :, None, :]
             total = own if total is None else total.add_(own)
         assert total is not None
-        k, n = root.shape
-        self.product = total.reshape(k * n, k * n)  # R P^{-1} R^T
+        k, n = self.sizes = self.scaled[0].shape[:2]
+        self.product = total.reshape(k * n, k * n)  # A P^{-1} A^T
         self._factor, fails = torch.linalg.cholesky_ex(self._with(1.0))
         self.is_positive = not bool(fails) and bool(self._factor.diagonal().isfinite().all())
 
@@ -233,7 +230,7 @@ class OverRows(Curvature):
         return (first - self.rows_mixed(weights) / stiffer).masked_fill(fails > 0, torch.nan)
 
     def rows_times(self, vector: Tensor) -> Tensor:
-        """R v, (k n,)."""
+        """A v, (k n,)."""
         found: Tensor | float = 0.0
         parts = vector.split([n_out * n_in for n_out, n_in in self.shapes])
         for part, shape, inputs, scaled in zip(parts, self.shapes, self.inputs, self.scaled, strict=True):
@@ -242,8 +239,8 @@ class OverRows(Curvature):
         return found.flatten()
 
     def rows_mixed(self, weights: Tensor) -> Tensor:
-        """R^T t, (w,)."""
-        per_row = weights.view(self._root.shape)[:, :, None]
+        """A^T t, (w,)."""
+        per_row = weights.view(self.sizes)[:, :, None]
         return torch.cat(
             [
                 ((scaled * per_row).sum(0).T @ inputs).flatten()
@@ -251,23 +248,19 @@ class OverRows(Curvature):
             ]
         )
 
-    def covariances(self, part: Slopes, precision: Tensor) -> Tensor:
-        """Of the very examples that it was made from: L^{-1/2} (I - S^{-1}) L^{-1/2}."""
-        k, n = self._root.shape
-        held = self.inverse.view(k, n, k, n).diagonal(dim1=1, dim2=3).permute(2, 0, 1)  # (n, k, k)
-        held = torch.eye(k, dtype=held.dtype, device=held.device) - held
-        root = self._root.T
-        return held / (root[:, :, None] * root[:, None, :])
+    def held(self, part: Slopes) -> Tensor:
+        """Of the very examples that it was made from: I - S^{-1}."""
+        k, n = self.sizes
+        left = self.inverse.view(k, n, k, n).diagonal(dim1=1, dim2=3).permute(2, 0, 1)  # (n, k, k)
+        return torch.eye(k, dtype=left.dtype, device=left.device) - left
 
-    def covariance_within(self, part: Slopes, precision: Tensor, rows: Tensor) -> Tensor:
-        k, n = self._root.shape
+    def held_within(self, part: Slopes, rows: Tensor) -> Tensor:
+        k, n = self.sizes
         at = (rows[:, None] + n * torch.arange(k, device=rows.device)).flatten()
-        held = torch.eye(len(at)).to(self.inverse) - self.inverse[at][:, at]
-        root = self._root.flatten()[at]
-        return held / (root[:, None] * root)
+        return torch.eye(len(at)).to(self.inverse) - self.inverse[at][:, at]
 
-    def pulls(self, part: Slopes, precision: Tensor, *, given: Collection[int] = ()) -> list[LayerPull]:
-        k, n = self._root.shape
+    def pulls(self, part: Slopes, *, given: Collection[int] = ()) -> list[LayerPull]:
+        k, n = self.sizes
         inverse = self.inverse.view(k, n, k, n)
         found = []
         layers = zip(self.inputs, self.scaled, self.kernels, self.prior_vars, strict=True)
@@ -276,8 +269,7 @@ class OverRows(Curvature):
             if layer not in given:
                 to_inputs = ((inverse * self._across(scaled)).sum((0, 2)) @ (inputs * var))[:, None]
             mixed = (inverse * kernel[None, :, None, :]).reshape(k * n, k * n) @ scaled.flatten(0, 1)
-            to_slopes = mixed.view(k, n, -1) * self._root[:, :, None]
-            found.append(LayerPull(to_inputs, to_slopes[:, :, None]))
+            found.append(LayerPull(to_inputs, mixed.view(k, n, 1, -1)))
         return found
 
     def unit_covariances(self, layer: int) -> Tensor:

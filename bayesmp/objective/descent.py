@@ -7,6 +7,7 @@ much noise, from which no step leads away. Then all of F counts, and noise, widt
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,6 +41,7 @@ class DescentState:
         smoothing: share of the belief's variance that activations are averaged over.
         spread: per layer with weights, covariances of each unit's own weights (o, i, i), or the variances (n, o) of
             their sums at the examples, where a layer has many inputs; empty where neither is known yet.
+        covariances: of what the loss depends on, (n, l, l), if it averages over them; empty where they are not known.
         n_steps: taken so far.
         n_refused: steps in a row that could not be taken at all.
     """
@@ -50,6 +52,7 @@ class DescentState:
     damping: float
     smoothing: float
     spread: tuple[Tensor, ...]
+    covariances: Tensor
     n_steps: int = 0
     n_refused: int = 0
 
@@ -107,9 +110,13 @@ class Descent:
         if self._looked is None or self._looked[0] is not state:
             known: list[dict[int, Tensor]] = [{} for _ in parts]
             spreading = [self._spreading(rows, own) for rows, own in zip(parts, known, strict=True)]
-            look = self.objective.look(state.mean, state.noise, state.width, spreading)
+            look = self.objective.look(state.mean, state.noise, state.width, spreading, self._covariances)
             self._looked = state, look, [Held(own) for own in known]
         return self._looked[1:]
+
+    @property
+    def _covariances(self) -> Tensor | None:
+        return self.state.covariances if self.state.covariances.numel() > 0 else None
 
     def slopes_at(self, rows: Rows) -> Slopes:
         """Outputs of some examples, and their slopes, where the descent is."""
@@ -177,11 +184,11 @@ class Descent:
         before, look = self.state, start
         slope = look.slope
         if not fits_only:
-            slope = slope - objective.uncertainty_slope(before.mean, before.noise, look, variances)
+            slope = slope - objective.uncertainty_slope(before.mean, look, variances)
         mean, damping, n_refused = before.mean, before.damping, before.n_refused + 1
         for _ in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
-            found = objective.look(tried, before.noise, before.width, variances, with_slope=False)
+            found = objective.look(tried, before.noise, before.width, variances, self._covariances, with_slope=False)
             if _counted(found, fits_only) < _counted(start, fits_only):
                 mean, look, n_refused = tried, found, 0
                 damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
@@ -191,7 +198,7 @@ class Descent:
             damping = 1.0
         n_steps = before.n_steps + 1
         self.state = replace(before, mean=mean, damping=damping, n_steps=n_steps, n_refused=n_refused)
-        self._follow(look, fits_only)
+        self._follow(look, variances, fits_only)
         return StepInfo(start.value, look, mean - before.mean)
 
     @property
@@ -200,14 +207,14 @@ class Descent:
         whole, per_target = self.settings.rest_fall
         return whole + per_target * self.objective.n_counted
 
-    def _follow(self, look: Look, fits_only: bool) -> None:
-        """Let noise, width and spread be those of the belief at the means reached."""
+    def _follow(self, look: Look, variances: Sequence[Held], fits_only: bool) -> None:
+        """Let noise, width, spread and covariances be those of the belief at the means reached."""
         state, objective, settings = self.state, self.objective, self.settings
         noise, width = state.noise, state.width
         if not fits_only:
             known = look.curvature.degrees_of_freedom
             if self.learns_noise:
-                noise = objective.best_noise(look.misfit, known, settings.least_left)
+                noise = objective.best_noise(look.data, noise, known, settings.least_left)
             if self.learns_width:
                 least, most = settings.width_range
                 width = min(most, max(least, objective.best_width(state.mean, known)))
@@ -215,7 +222,11 @@ class Descent:
         for k, old in enumerate(state.spread):
             new = self._spread_of(look, k)
             spread.append(new if old.shape != new.shape else torch.lerp(old, new, settings.spread_pace))
-        self.state = replace(state, noise=noise, width=width, spread=tuple(spread))
+        covariances = state.covariances
+        if objective.loss.averages:
+            new = objective.covariances(state.mean, look, variances)
+            covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.spread_pace)
+        self.state = replace(state, noise=noise, width=width, spread=tuple(spread), covariances=covariances)
 
     def _spread_of(self, look: Look, layer: int) -> Tensor:
         """What the belief at a point says of the sums of a layer; nothing of the last, which no activation reads."""
@@ -245,7 +256,7 @@ class Descent:
             known = settings.first_spread / part.view(shape)
             is_wide = shape[1] > MOST_INPUTS or k == len(rows) - 1
             spread.append(known.new_zeros(0) if is_wide else torch.diag_embed(known))
-        return DescentState(mean, noise, 1.0, 1.0, 1.0, tuple(spread))
+        return DescentState(mean, noise, 1.0, 1.0, 1.0, tuple(spread), mean.new_zeros(0))
 
 
 def _counted(look: Look, fits_only: bool) -> float:

@@ -18,6 +18,7 @@ from torch import Tensor
 from bayesmp.flat_weights import FlatWeights
 from bayesmp.gaussian import Moments
 from bayesmp.graph import Graph, Node, Trace
+from bayesmp.heads.loss import Root
 from bayesmp.layers.base import Gradient, Local, Weights
 from bayesmp.layers.linear import all_dense
 from bayesmp.regime import MEANS, MOMENTS
@@ -27,7 +28,7 @@ Variances = Callable[[Node, Local], Tensor]  # of the sums (n, o) that a node wi
 
 @dataclass(frozen=True)
 class Slopes:
-    """Outputs (n, k) of some examples, and the slopes of each in the weights, one `Gradient` per layer with weights."""
+    """What the loss depends on, (n, k), and its slopes in the weights, one `Gradient` per layer with weights."""
 
     outputs: Tensor
     gradients: list[Gradient]
@@ -40,6 +41,11 @@ class Slopes:
         """Those of some of the examples."""
         return Slopes(self.outputs[rows], [Gradient(g.inputs[rows], g.slopes[:, rows]) for g in self.gradients])
 
+    def seen_through(self, root: Root) -> Slopes:
+        """R^T J: rows that speak with precision 1 each."""
+        outputs = root.across(self.outputs.T).T
+        return Slopes(outputs, [Gradient(g.inputs, root.across(g.slopes)) for g in self.gradients])
+
     def mixed(self, pull: Tensor) -> Tensor:
         """sum_n J_n^T pull_n, (w,), for pulls (n, k) at the outputs."""
         found = []
@@ -48,15 +54,15 @@ class Slopes:
             found.append((mixed.flatten(0, 1).T @ part.inputs.flatten(0, 1)).flatten())
         return torch.cat(found)
 
-    def squares_mixed(self, precision: Tensor) -> Tensor:
-        """The diagonal of sum_n J_n^T diag(precision_n) J_n, (w,), for precisions (n, k)."""
+    def squares(self) -> Tensor:
+        """The diagonal of sum_n J_n^T J_n, (w,)."""
         found = []
         for part in self.gradients:
             if part.inputs.shape[1] == 1:
-                mixed = torch.einsum("knpo,nk->no", part.slopes.square(), precision)
-                found.append((mixed.T @ part.inputs[:, 0].square()).flatten())
+                own = part.slopes[:, :, 0].square().sum(0)
+                found.append((own.T @ part.inputs[:, 0].square()).flatten())
             else:  # weights that are shared over positions
-                found.append((part.flat().square() * precision.T[:, :, None]).sum((0, 1)))
+                found.append(part.flat().square().sum((0, 1)))
         return torch.cat(found)
 
 
@@ -65,11 +71,11 @@ class SmoothFunction:
 
     Args:
         graph, flat: structure of the network, and order of its weights.
-        n_outputs: of the network.
+        mix: (l, k): the mixtures of the network's outputs that are looked at.
     """
 
-    def __init__(self, graph: Graph, flat: FlatWeights, n_outputs: int) -> None:
-        self.graph, self.flat, self.n_outputs = graph, flat, n_outputs
+    def __init__(self, graph: Graph, flat: FlatWeights, mix: Tensor) -> None:
+        self.graph, self.flat, self.mix = graph, flat, mix
         self.nodes = graph.weight_nodes
         # what reads an activation beside a sum, a pool for one, hears of its variance, too
         self.given = [k for k, node in enumerate(self.nodes) if not graph.is_behind_weights(node)]  # their inputs are
@@ -100,11 +106,14 @@ class SmoothFunction:
 
     def slopes(self, mean: Tensor, x: Tensor, variances: Variances) -> Slopes:
         """Outputs and slopes at these means; a differentiable function of them."""
-        trace = self.sweep(mean, x, variances)
-        eye = torch.eye(self.n_outputs, dtype=x.dtype, device=x.device)
-        pulled = self.graph.pull(trace, eye[:, None, :].expand(-1, len(x), -1))
+        trace, mix = self.sweep(mean, x, variances), self.mix.to(x)
+        pulled = self.graph.pull(trace, mix[:, None, :].expand(-1, len(x), -1))
         gradients = [trace.locals[node.index].gradient(slope) for node, slope in pulled if node.has_weights]
-        return Slopes(trace.outputs.mean, gradients[::-1])
+        return Slopes(trace.outputs.mean @ mix.T, gradients[::-1])
+
+    def values(self, mean: Tensor, x: Tensor, variances: Variances) -> Tensor:
+        """What the loss depends on, (n, l), without slopes."""
+        return self.sweep(mean, x, variances).outputs.mean @ self.mix.to(x).T
 
     def weights(self, mean: Tensor) -> list[Weights]:
         """These means per layer, as known weights."""

@@ -1,16 +1,20 @@
 r"""The objective that training makes smaller: the negative log evidence of the linearised, smoothed network.
 
-    F(m, t, s) = sum_n w_n |y_n - f_n|^2 / (2 t) + N/2 log(2 pi t)            data, with noise variance t
+    F(m, t, s) = sum_n w_n value_n(f_n; t) + c(t)                              data (heads/loss.py), with noise t if any
                + 1/2 (m - m_0)^T P (m - m_0) / s                              prior, its variances s times the rule's
                + 1/2 log det H - 1/2 log det (P / s)                          what the weights' uncertainty costs
-               + l^2 / (2 t) + 1/2 log t + c/2 (log s + 1 / s)                what is known of noise and width
+               + c/2 (log s + 1 / s)                                          what is known of the width
 
-with H = P / s + sum_n w_n J_n^T J_n / t, outputs f_n and slopes J_n from a sweep whose activations are averaged over
-the belief about their inputs (function.py), N = sum_n w_n k for k outputs. F = -log p(y) of the network linearised
-around m, up to a constant, and so compares whole networks.
+with H = P / s + sum_n w_n J_n^T L_n J_n, outputs f_n and slopes J_n from a sweep whose activations are averaged over
+the belief about their inputs (function.py), L_n the precision of the loss. For noisy targets, where
+
+    sum_n w_n value_n + c(t) = sum_n w_n |y_n - f_n|^2 / (2 t) + N/2 log(2 pi t) + l^2 / (2 t) + 1/2 log t,
+
+with N = sum_n w_n k for k outputs, F = -log p(y) of the network linearised around m, up to a constant; for labels it
+bounds that from above. So it compares whole networks.
 
 Its slope in m with H^{-1} = C held fixed is that of "loss + prior + the variance that the belief puts on the outputs",
-1/2 sum_n w_n tr(J_n C J_n^T) / t. Noise and width that make it smallest, with gamma the degrees of freedom:
+1/2 sum_n w_n tr(L_n J_n C J_n^T). Noise and width that make it smallest, with gamma the degrees of freedom:
 
     t = (sum_n w_n |r_n|^2 + l^2) / (N + 1 - gamma),    s = (|m - m_0|_P^2 + c) / (gamma + c)
 """
@@ -24,6 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesmp.heads.loss import Loss, Root, Said
 from bayesmp.layers.base import Gradient
 from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
 from bayesmp.objective.function import Held, Slopes, SmoothFunction, Variances
@@ -38,29 +43,33 @@ class Look:
 
     Attributes:
         value: F.
-        misfit: sum of weighted squared residuals.
+        data: sum of the weighted values of the loss.
         slope: of the loss and the prior in the means, downhill, (w,).
         curvature: H.
-        outputs: of all examples, (n, k).
+        latent: what the loss depends on, of all examples, (n, l).
+        pull: slopes of the loss in it, downhill, (n, l); weights counted.
+        root: of its precision; weights counted.
     """
 
     value: float
-    misfit: float
+    data: float
     slope: Tensor
     curvature: Curvature
-    outputs: Tensor
+    latent: Tensor
+    pull: Tensor
+    root: Root
 
 
 class Objective:
-    """F of a network with noisy targets, for some data.
+    """F of a network for some data.
 
     Args:
-        function: the network's.
+        function: the network's, of what the loss depends on.
         prior_mean, prior_rho: of all weights, in the function's order.
-        x, y: examples, (n, ...) and (n, k).
+        x: inputs of the examples, (n, ...).
+        loss: what their targets say.
         weight: how often each example counts, (n,).
         width_counts: directions of the weights that say that the prior is as wide as its rule has it, c.
-        least_miss: by how much one more target is said to be off, l.
     """
 
     def __init__(
@@ -69,18 +78,17 @@ class Objective:
         prior_mean: Tensor,
         prior_rho: Tensor,
         x: Tensor,
-        y: Tensor,
+        loss: Loss,
         weight: Tensor,
         *,
         width_counts: float,
-        least_miss: float,
     ) -> None:
         self.function, self.prior_mean, self.prior_rho = function, prior_mean, prior_rho
-        self.x, self.y, self.weight = x, y, weight
-        self.width_counts, self.least_miss = width_counts, least_miss
+        self.x, self.loss, self.weight = x, loss, weight
+        self.width_counts = width_counts
         self._kernels: dict[int, Tensor] = {}  # of layers whose inputs are given, under the prior with s = 1
-        self.n_counted = float(weight.sum()) * y.shape[1]
-        self.is_over_rows = y.numel() < len(prior_rho)
+        self.n_counted = float(weight.sum()) * loss.n_latent
+        self.is_over_rows = len(x) * loss.n_latent < len(prior_rho)
         self.n_curved = max(LEAST_CURVED, CURVED_PER_WEIGHT * len(prior_rho))
 
     def is_like(self, other: Objective) -> bool:
@@ -92,62 +100,84 @@ class Objective:
         """Which examples of a part tell the curvature, and for how many each of them stands: all where there are not
         many more of them than weights (None), else some, which are always the same.
         """
-        n = len(self.y)
+        n = len(self.x)
         if self.is_over_rows or n <= self.n_curved:
             return None, 1.0
         n_part = len(range(n)[rows])
         drawn = torch.randperm(n_part, generator=torch.Generator().manual_seed(rows.start))
-        chosen = drawn[: max(1, n_part * self.n_curved // n)].sort().values.to(self.y.device)
+        chosen = drawn[: max(1, n_part * self.n_curved // n)].sort().values.to(self.x.device)
         return chosen, n_part / len(chosen)
 
     def parts(self) -> list[slice]:
         """Examples whose slopes fit into memory; all of them in the form over rows."""
         if self.is_over_rows:
-            return [slice(0, len(self.y))]
-        size = max(1, ROWS_AT_ONCE // (len(self.prior_rho) * self.y.shape[1]))
-        return [slice(start, start + size) for start in range(0, len(self.y), size)]
+            return [slice(0, len(self.x))]
+        size = max(1, ROWS_AT_ONCE // (len(self.prior_rho) * self.loss.n_latent))
+        return [slice(start, start + size) for start in range(0, len(self.x), size)]
 
     def look(
-        self, mean: Tensor, noise: float, width: float, variances: Sequence[Variances], *, with_slope: bool = True
+        self,
+        mean: Tensor,
+        noise: float,
+        width: float,
+        variances: Sequence[Variances],
+        covariances: Tensor | None = None,
+        *,
+        with_slope: bool = True,
     ) -> Look:
-        """F at these means; `variances` has one entry per part. Without its slope, which is NaN then, it takes less
-        time where only some examples tell the curvature.
+        """F at these means. Without its slope, which is NaN then, it takes less time where only some examples tell the
+        curvature.
+
+        Args:
+            mean, noise, width: where.
+            variances: of the sums, one entry per part.
+            covariances: (n, l, l) of what the loss depends on, if it averages over them; None: nothing is uncertain.
         """
         rho, change = self.prior_rho / width, mean - self.prior_mean
         shapes = self.function.shapes
-        slope, misfit, outputs = -rho * change if with_slope else torch.full_like(change, math.nan), 0.0, []
+        slope = -rho * change if with_slope else torch.full_like(change, math.nan)
+        seen: list[tuple[Tensor, Said]] = []
         data: Tensor | None = None
         curvature: Curvature | None = None
         for rows, held in zip(self.parts(), variances, strict=True):
-            precision = (self.weight[rows] / noise)[:, None].expand_as(self.y[rows])
             chosen, n_each = self.curved(rows)
             if with_slope or chosen is None:
                 found = self.function.slopes(mean, self.x[rows], held)
-                all_outputs = found.outputs
+                latent = found.outputs
             else:
-                all_outputs = self.function.sweep(mean, self.x[rows], held).outputs.mean
-            pull = precision * (self.y[rows] - all_outputs)
-            misfit += float((pull * (self.y[rows] - all_outputs)).sum()) * noise
-            outputs.append(all_outputs)
+                latent = self.function.values(mean, self.x[rows], held)
+            said = self._said(latent, rows, noise, covariances)
+            seen.append((latent, said))
             if with_slope:
-                slope = slope + found.mixed(pull)
+                slope = slope + found.mixed(said.pull)
             if self.is_over_rows and OverRows.fits(found.gradients, rho, shapes):
                 known = {layer: width * kernel for layer, kernel in self._given_kernels(found).items()}
-                curvature = OverRows(found, precision, rho, shapes, known)
+                curvature = OverRows(found.seen_through(said.root), rho, shapes, known)
                 continue
+            root = said.root
             if chosen is not None:
-                some = found.some(chosen) if with_slope else self._slopes_of(mean, rows, held, chosen)
-                found, precision = some, n_each * precision[chosen]
-            scaled = found.flat() * precision.T.sqrt().reshape(-1, 1)
+                found = found.some(chosen) if with_slope else self._slopes_of(mean, rows, held, chosen)
+                root = root.some(chosen).times(math.sqrt(n_each))
+            scaled = found.seen_through(root).flat()
             data = scaled.T @ scaled if data is None else data.addmm_(scaled.T, scaled)
         if curvature is None:
             assert data is not None
             curvature = OverWeights(data, rho, shapes)
-        value = misfit / (2 * noise) + 0.5 * self.n_counted * math.log(2 * math.pi * noise)
-        value += 0.5 * float((change.square() * rho).sum()) + curvature.half_log_det
-        value += self.least_miss**2 / (2 * noise) + 0.5 * math.log(noise)
-        value += 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
-        return Look(value if math.isfinite(value) else math.inf, misfit, slope, curvature, torch.cat(outputs))
+        latent = torch.cat([part for part, _ in seen])
+        value, pull = (torch.cat([getattr(said, name) for _, said in seen]) for name in ("value", "pull"))
+        root = Root(torch.cat([said.root.part for _, said in seen]))
+        total = float(value.sum())
+        objective = total + self._constant(noise, width) + 0.5 * float((change.square() * rho).sum())
+        objective += curvature.half_log_det
+        return Look(objective if math.isfinite(objective) else math.inf, total, slope, curvature, latent, pull, root)
+
+    def _said(self, latent: Tensor, rows: slice, noise: float, covariances: Tensor | None) -> Said:
+        """What the targets of a part say, as often as they count."""
+        said = self.loss.said(latent, None if covariances is None else covariances[rows], rows, noise)
+        return said.times(self.weight[rows])
+
+    def _constant(self, noise: float, width: float) -> float:
+        return self.loss.constant(noise, self.n_counted) + 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
 
     def _given_kernels(self, found: Slopes) -> dict[int, Tensor]:
         """Products of inputs that never change, under the prior with s = 1; formed once, and the same at any width."""
@@ -162,23 +192,23 @@ class Objective:
         assert isinstance(held, Held)
         return self.function.slopes(mean, self.x[rows][chosen], held.some(chosen))
 
-    def uncertainty_slope(self, mean: Tensor, noise: float, look: Look, variances: Sequence[Held]) -> Tensor:
+    def uncertainty_slope(self, mean: Tensor, look: Look, variances: Sequence[Held]) -> Tensor:
         """Slope of 1/2 log det H in the means, uphill, (w,): one sweep out and back of what inputs and slopes of each
         layer change in it.
         """
         total = torch.zeros_like(mean)
         for rows, held in zip(self.parts(), variances, strict=True):
-            precision, x = (self.weight[rows] / noise)[:, None].expand_as(self.y[rows]), self.x[rows]
+            x, root = self.x[rows], look.root.some(rows)
             chosen, n_each = self.curved(rows)
             if chosen is not None:
-                x, precision, held = x[chosen], n_each * precision[chosen], held.some(chosen)
+                x, root, held = x[chosen], root.some(chosen).times(math.sqrt(n_each)), held.some(chosen)
             with torch.enable_grad():
                 moving = mean.clone().requires_grad_(True)
-                found = self.function.slopes(moving, x, held)
+                found = self.function.slopes(moving, x, held).seen_through(root)
             still = Slopes(found.outputs.detach(), [_detached(part) for part in found.gradients])
             total_change = torch.zeros((), dtype=mean.dtype, device=mean.device)
             with torch.enable_grad():
-                pulls = look.curvature.pulls(still, precision, given=self.function.given)
+                pulls = look.curvature.pulls(still, given=self.function.given)
                 for gradient, pull in zip(found.gradients, pulls, strict=True):
                     if pull.inputs is not None:
                         total_change = total_change + (gradient.inputs * pull.inputs).sum()
@@ -187,10 +217,21 @@ class Objective:
                 total += torch.autograd.grad(total_change, moving)[0]
         return total
 
-    def best_noise(self, misfit: float, degrees_of_freedom: float, least_share: float) -> float:
-        """t as above; data that the network could learn by heart still leave a share of them to tell it."""
+    def covariances(self, mean: Tensor, look: Look, variances: Sequence[Held]) -> Tensor:
+        """What the belief at a point says of what the loss depends on, (n, l, l)."""
+        found = []
+        for rows, held in zip(self.parts(), variances, strict=True):
+            root = look.root.some(rows)
+            slopes = self.function.slopes(mean, self.x[rows], held).seen_through(root)
+            found.append(root.uncovered(look.curvature.held(slopes)))
+        return torch.cat(found)
+
+    def best_noise(self, data: float, noise: float, degrees_of_freedom: float, least_share: float) -> float:
+        """t as above, where the loss has this value at another noise; data that the network could learn by heart still
+        leave a share of them to tell it.
+        """
         left = max(self.n_counted + 1.0 - degrees_of_freedom, least_share * (self.n_counted + 1.0))
-        return (misfit + self.least_miss**2) / left
+        return self.loss.best_noise(data, noise, left)
 
     def best_width(self, mean: Tensor, degrees_of_freedom: float) -> float:
         """s as above."""

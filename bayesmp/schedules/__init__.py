@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bayesmp.network import Network
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
-from bayesmp.schedules.objective import ObjectiveSchedule, has_objective
+from bayesmp.schedules.objective import LeftOut, ObjectiveSchedule, has_objective
 from bayesmp.schedules.parallel import ParallelSchedule
 from bayesmp.schedules.sequential import SequentialSchedule
 from bayesmp.sites import Sites
@@ -46,9 +46,11 @@ __all__ = [
     "SCHEDULES",
     "Batch",
     "Kept",
+    "LeftOut",
     "ObjectiveSchedule",
     "Schedule",
     "VisitInfo",
     "check_schedule",
+    "has_objective",
     "make_schedule",
 ]

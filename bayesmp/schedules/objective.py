@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bayesmp.belief import AnchoredBasis, Plan, Points
-from bayesmp.evidence import MAX_EXACT, Evidence, make_basis, plan_belief
+from bayesmp.evidence import MAX_EXACT, Evidence, make_basis
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
 from bayesmp.groups import copies_count_once
+from bayesmp.heads.loss import Loss
 from bayesmp.layers.base import Gradient
 from bayesmp.layers.linear import all_dense
 from bayesmp.leave_one_out import MOST_HELD, without_own
@@ -36,7 +37,6 @@ from bayesmp.objective import (
     Look,
     Objective,
     OverRows,
-    Slopes,
     SmoothFunction,
     falls_no_more,
     is_even,
@@ -44,7 +44,6 @@ from bayesmp.objective import (
 from bayesmp.objective.unseen import Judged, belief_scale, miss_scale
 from bayesmp.regime import MOMENTS
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
-from bayesmp.schedules.prior_width import learns_width
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
 
@@ -56,13 +55,32 @@ PART_SLACK = 5  # times as much may be left to fall when more rows join as when 
 
 
 def has_objective(network: Network, n_examples: int) -> bool:
-    """Whether training has an objective: where targets carry noise and the belief is exact; that of many weights only
+    """Whether training has an objective: where the head has a loss and the belief is exact; that of many weights only
     where all layers are dense and their units have the same prior (OverRows).
     """
-    if not network.head.has_noise or network.past is not None or not plan_belief(network, n_examples).is_exact:
+    mix = network.head.latent_mix(network.n_outputs)
+    if mix is None or network.past is not None:
         return False
     goes_over_rows = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
-    return network.n_weights <= MAX_EXACT or goes_over_rows
+    return network.n_weights <= MAX_EXACT or (goes_over_rows and n_examples * len(mix) <= MAX_EXACT)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Outputs of some examples that have not seen them: means (n, k), covariances (n, k, k), and how many were cut."""
+
+    mean: Tensor
+    covariance: Tensor
+    n_clipped: int
+
+    @property
+    def moments(self) -> Moments:
+        var = self.covariance.diagonal(dim1=1, dim2=2)
+        return Moments(self.mean, var.clamp_min(torch.finfo(var.dtype).tiny))
+
+    def some(self, rows: Tensor) -> LeftOut:
+        """Those of some of the examples."""
+        return LeftOut(self.mean[rows], self.covariance[rows], self.n_clipped)
 
 
 class ObjectiveSchedule(Schedule):
@@ -85,9 +103,12 @@ class ObjectiveSchedule(Schedule):
     ) -> None:
         super().__init__(network, sites, seed=seed)
         self.settings = settings
-        self.learns_noise = network.head.is_learned
+        self.learns_noise = network.head.has_noise and network.head.is_learned
         self.learn_prior = learn_prior
-        self.function = SmoothFunction(network.graph, network.flat, network.n_outputs)
+        mix = network.head.latent_mix(network.n_outputs)
+        assert mix is not None
+        self.n_latent = len(mix)
+        self.function = SmoothFunction(network.graph, network.flat, mix)
         self._state: DescentState | None = None
         self._x: Tensor | None = None
         self._y: Tensor | None = None
@@ -118,6 +139,8 @@ class ObjectiveSchedule(Schedule):
 
     def _first_noise(self, y: Tensor) -> float:
         """The noise that is given, or a small share of the targets'."""
+        if not self.network.head.has_noise:
+            return 1.0
         if not self.learns_noise:
             return float(self.network.head.grid[0])
         spread = float(y.double().square().mean())
@@ -131,11 +154,14 @@ class ObjectiveSchedule(Schedule):
                 n_units = self.function.shapes[k][0]
                 spread[k] = torch.zeros(n, n_units, dtype=torch.float64, device=state.mean.device)
                 changes = True
-        return replace(state, spread=tuple(spread)) if changes else state
+        covariances = state.covariances
+        if covariances.numel() > 0 and len(covariances) != n:
+            covariances, changes = covariances.new_zeros(0), True
+        return replace(state, spread=tuple(spread), covariances=covariances) if changes else state
 
     def state(self) -> dict[str, Tensor]:
         assert self._state is not None
-        found = {"mean": self._state.mean}
+        found = {"mean": self._state.mean, "covariances": self._state.covariances}
         return found | {f"spread.{k}": part for k, part in enumerate(self._state.spread[:-1])}
 
     def counters(self) -> dict[str, float]:
@@ -144,6 +170,7 @@ class ObjectiveSchedule(Schedule):
         names = ("noise", "width", "damping", "smoothing", "n_steps", "n_refused")
         numbers = {name: getattr(state, name) for name in names}
         numbers |= {"belief_scale": self.belief_scale, "log_miss": self.log_miss}
+        numbers["has_covariances"] = state.covariances.numel() > 0
         return numbers | {f"spread.{k}.ndim": part.ndim for k, part in enumerate(state.spread[:-1])}
 
     def make_room(self, counters: Mapping[str, float]) -> None:
@@ -154,7 +181,9 @@ class ObjectiveSchedule(Schedule):
             n_out, n_in = self.function.shapes[k]
             shape = (n_out, n_in, n_in) if counters[f"spread.{k}.ndim"] == 3 else (len(self._y), n_out)
             spread[k] = part if part.shape == shape else part.new_zeros(shape)
-        self._state = replace(self._state, spread=tuple(spread))
+        size = (len(self._y), self.n_latent, self.n_latent) if counters["has_covariances"] else (0,)
+        covariances = self._state.mean.new_zeros(size)
+        self._state = replace(self._state, spread=tuple(spread), covariances=covariances)
 
     def resume(self, counters: Mapping[str, float]) -> None:
         assert self._state is not None
@@ -253,7 +282,7 @@ class ObjectiveSchedule(Schedule):
             self._state = descent.state
             self.network.widen_prior(self._state.width)
             self.sites.origin.copy_(self.function.to_flat(self._state.mean).to(self.sites.origin))
-            metrics = self._metrics(info.look, y, noise)
+            metrics = self._metrics(info.look, descent.objective.loss, noise)
             moved = (info.moved.square() * info.look.curvature.diagonal).amax().sqrt()
             self._tell_marginal(info.look)
         share = torch.ones(len(self.function.nodes)) * (0.0 if descent.state.n_refused else 1.0)
@@ -321,11 +350,12 @@ class ObjectiveSchedule(Schedule):
     def _hear_unseen(self, rows: Tensor, unseen: Judged, descent: Descent, groups: Tensor) -> None:
         """Let the belief be as wide as rehearsals say, and the formula's misses as large."""
         self.belief_scale = belief_scale(unseen, settings=self.settings)
-        ((left, _),) = self.left_out(descent, descent.look(), torch.arange(len(groups)), groups)
-        miss, rows = descent.objective.y - left.mean, rows.to(left.var.device)
+        (found,) = self.left_out(descent, descent.look(), torch.arange(len(groups)), groups)
+        left = found.moments
+        miss, rows = descent.objective.loss.y - left.mean, rows.to(left.var.device)
         left_out = Judged.of(miss[rows], left.var[rows], descent.state.noise)
-        found = miss_scale(unseen, left_out, self.belief_scale, settings=self.settings)
-        self.log_miss = len(groups) * math.log(found)
+        scale = miss_scale(unseen, left_out, self.belief_scale, settings=self.settings)
+        self.log_miss = len(groups) * math.log(scale)
 
     def _unseen(self, descent: Descent, x: Tensor, y: Tensor, rows: Tensor) -> Judged:
         """What a descent that is at rest says about rows that it has not seen."""
@@ -376,13 +406,13 @@ class ObjectiveSchedule(Schedule):
         return found
 
     def _objective_of(self, x: Tensor, y: Tensor) -> Objective:
-        prior = self.network.rule_prior.map(lambda part: part.to(self.network.device))
-        to_vector, settings = self.function.to_vector, self.settings
-        x, y = x.to(self.network.device).double(), y.to(self.network.device).double()
-        weight = self._weight_of(x, y)
-        counts, miss = settings.width_counts, settings.least_miss if self.learns_noise else 0.0
-        options = {"width_counts": counts, "least_miss": miss}
-        return Objective(self.function, to_vector(prior.mean), to_vector(prior.rho), x, y, weight, **options)
+        network, settings = self.network, self.settings
+        prior = network.rule_prior.map(lambda part: part.to(network.device))
+        x, y = x.to(network.device).double(), y.to(network.device)
+        loss = network.head.loss(y, network.n_outputs, least_miss=settings.least_miss)
+        assert loss is not None
+        known = self.function.to_vector(prior.mean), self.function.to_vector(prior.rho)
+        return Objective(self.function, *known, x, loss, self._weight_of(x, y), width_counts=settings.width_counts)
 
     def _weight_of(self, x: Tensor, y: Tensor) -> Tensor:
         """How often each example counts: a copy of another one is no news (groups.py)."""
@@ -392,8 +422,13 @@ class ObjectiveSchedule(Schedule):
 
     @property
     def learns_width(self) -> bool:
-        """Whether the data choose how wide the prior is; asked anew, because users may assign a prior within a run."""
-        return learns_width(self.network) if self.learn_prior is None else self.learn_prior
+        """Whether the data choose how wide the prior is: unless the user says so, where neither prior nor noise were
+        given. Who knows them states a model, and gets the posterior of just this one. Asked anew, because users may
+        assign a prior within a run.
+        """
+        network = self.network
+        is_stated = network.has_given_prior or (network.head.has_noise and not network.head.is_learned)
+        return not is_stated if self.learn_prior is None else self.learn_prior
 
     def _take_origin(self) -> None:
         """Go on from the means that the sites have, where these are others than rounding makes of the descent's, and
@@ -406,10 +441,11 @@ class ObjectiveSchedule(Schedule):
         if not torch.equal(own, self.sites.origin):
             self._state = replace(self._state, mean=self.function.to_vector(self.sites.origin.double()))
 
-    def _metrics(self, look: Look, y: Tensor, noise: float) -> dict[str, Tensor]:
+    def _metrics(self, look: Look, loss: Loss, noise: float) -> dict[str, Tensor]:
         """Of the outputs at the end of the epoch, as if they were known."""
-        outputs = Moments(look.outputs, torch.zeros_like(look.outputs))
-        return self.network.head.train_metrics(outputs, y.double(), self.certain(noise).double())
+        mean = loss.outputs(look.latent)
+        outputs = Moments(mean, torch.zeros_like(mean))
+        return self.network.head.train_metrics(outputs, loss.y, self.certain(noise).double())
 
     # --- sites -------------------------------------------------------------------------------------------------------
 
@@ -429,6 +465,7 @@ class ObjectiveSchedule(Schedule):
         sites.shift.zero_()
         sites.offset.zero_()
         descent = self.descent(x, y)
+        look = descent.look()
         balance = network.prior.rho.double() * (sites.origin.double() - network.prior.mean.double())
         total = torch.zeros_like(balance)
         row = 0
@@ -436,7 +473,9 @@ class ObjectiveSchedule(Schedule):
             rows = torch.cat(some)
             found = descent.slopes_at(rows)
             for at in torch.arange(len(rows)).split([len(part) for part in some]):
-                slope, rho = self._said(descent, found.some(at), rows[at])
+                own = found.some(at)
+                slope = self.function.to_flat(own.mixed(look.pull[rows[at]]))
+                rho = self.function.to_flat(own.seen_through(look.root.some(rows[at])).squares())
                 kept, _ = sites.replace(sites.index(row), slope.to(sites.origin), rho.to(sites.origin))
                 total += kept.double()
                 row += 1
@@ -447,48 +486,42 @@ class ObjectiveSchedule(Schedule):
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
 
-    def _said(self, descent: Descent, found: Slopes, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Slope of the loss of some examples in all weights, and the diagonal of their curvature, flat."""
-        objective, noise = descent.objective, descent.state.noise
-        precision = (objective.weight[rows] / noise)[:, None].expand_as(found.outputs)
-        slope = found.mixed(precision * (objective.y[rows] - found.outputs))
-        return self.function.to_flat(slope), self.function.to_flat(found.squares_mixed(precision))
-
     def certain(self, noise: float) -> Tensor:
         """The belief about the head's constant that is this noise."""
-        return self.network.head.certain(noise).to(self.network.head_log_weights)
+        head = self.network.head
+        constant = noise if head.has_noise else head.logits_per_output()
+        return head.certain(constant).to(self.network.head_log_weights)
 
     # --- what is believed --------------------------------------------------------------------------------------------
 
-    def left_out(self, descent: Descent, look: Look, rows: Tensor, *groupings: Tensor) -> list[tuple[Moments, int]]:
-        """Outputs of some examples, each left out with those of its group, and how many leverages were cut; for each
-        grouping.
+    def left_out(self, descent: Descent, look: Look, rows: Tensor, *groupings: Tensor) -> list[LeftOut]:
+        """Outputs of some examples, each left out with those of its group; for each grouping.
 
         Args:
             rows: of these examples; whole groups.
             groupings: number of the group of each of them.
         """
-        noise, objective, limit = descent.state.noise, descent.objective, MOST_HELD
+        loss, limit = descent.objective.loss, MOST_HELD
         is_all = isinstance(look.curvature, OverRows)  # whose examples are all of them
-        slopes = descent.slopes_at(slice(0, len(objective.y)) if is_all else rows)
+        seen = slice(None) if is_all else rows
+        slopes = descent.slopes_at(slice(0, len(look.latent)) if is_all else rows).seen_through(look.root.some(seen))
         at = rows if is_all else torch.arange(len(rows))
-        precision = (objective.weight / noise)[:, None].expand_as(objective.y)
-        precision = precision if is_all else precision[rows]
-        mean, y, precise = slopes.outputs[at], objective.y[rows], precision[at]
-        covariance = look.curvature.covariances(slopes, precision)[at]
-        without, n_clipped = without_own(covariance, precise, limit=limit)
-        pull = precise * (y - mean)
-        alone = mean - (without @ pull[..., None])[..., 0]
+        mean, root, one = look.latent[rows], look.root.some(rows), torch.ones_like(look.latent[rows])
+        pull = root.solve(look.pull[rows])
+        without, n_clipped = without_own(look.curvature.held(slopes)[at], one, limit=limit)  # R^T W R
+        alone = mean - root.solve_transposed((without @ pull[..., None])[..., 0])
         found = []
         for groups in groupings:
-            left, var, n_cut = alone.clone(), without.diagonal(dim1=1, dim2=2).clone(), n_clipped
+            left, own, n_cut = alone.clone(), without.clone(), n_clipped
             for group in _several(groups):
-                own = look.curvature.covariance_within(slopes, precision, at[group])
-                joint, n_more = without_own(own[None], precise[group].reshape(1, -1), limit=limit)
-                left[group] = mean[group] - (joint[0] @ pull[group].flatten()).view_as(mean[group])
-                var[group] = joint[0].diagonal().reshape(mean[group].shape)
+                held = look.curvature.held_within(slopes, at[group])
+                joint, n_more = without_own(held[None], one[group].reshape(1, -1), limit=limit)
+                shift = (joint[0] @ pull[group].flatten()).view_as(mean[group])
+                left[group] = mean[group] - root.some(group).solve_transposed(shift)
+                m, n_latent = mean[group].shape
+                own[group] = joint[0].view(m, n_latent, m, n_latent).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
                 n_cut += n_more
-            found.append((Moments(left, var.clamp_min(torch.finfo(var.dtype).tiny)), n_cut))
+            found.append(LeftOut(loss.outputs(left), loss.output_covariances(root.uncovered(own)), n_cut))
         return found
 
     def evidence(self, x: Tensor, descent: Descent, look: Look) -> Evidence:
@@ -496,13 +529,16 @@ class ObjectiveSchedule(Schedule):
         network, state = self.network, descent.state
         rule = network.rule_prior.map(lambda part: part.to(network.device).double())
         prior_vars = [state.width * var for var in network.flat.to_matrices(rule.var)]
-        n_rows, k = look.outputs.numel(), look.outputs.shape[1]
+        (n, n_latent), k = look.latent.shape, network.n_outputs
+        n_rows = n * n_latent
         if isinstance(look.curvature, OverRows):
-            anchors = [_by_row(part) for part in descent.slopes_at(slice(0, len(x))).gradients]
-            mixes = torch.eye(k, dtype=x.dtype, device=network.device).repeat(len(x), 1)
-            points = Points(x.to(network.device).repeat_interleave(k, 0), mixes)
-            basis = AnchoredBasis.of(anchors, prior_vars, is_exact=True, points=points, n_seen=(len(x), k))
-            return Evidence(basis, torch.diag(basis.own_precision / state.noise), None, n_rows)
+            slopes = descent.slopes_at(slice(0, n)).seen_through(look.root)
+            anchors = [_by_row(part) for part in slopes.gradients]
+            mix = descent.objective.function.mix.to(look.latent)
+            mixes = look.root.across(mix[:, None].expand(-1, n, -1)).transpose(0, 1).reshape(n_rows, k)
+            points = Points(x.to(network.device).repeat_interleave(n_latent, 0), mixes.to(x.dtype))
+            basis = AnchoredBasis.of(anchors, prior_vars, is_exact=True, points=points, n_seen=(n, k))
+            return Evidence(basis, torch.diag(basis.own_precision), None, n_rows)
         planned = Plan("full", network.n_weights, is_exact=True, n_bytes=8 * network.n_weights**2)
         generator = torch.Generator().manual_seed(0)
         full = make_basis(network, x, planned, prior_vars, generator, n_rows=n_rows)

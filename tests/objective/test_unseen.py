@@ -90,7 +90,7 @@ def rehearsed(monkeypatch, network, x, y, **options):
     fit, unseen = Descent.fit, ObjectiveSchedule._unseen
 
     def fit_and_tell(descent):
-        sizes.append(len(descent.objective.y))
+        sizes.append(len(descent.objective.x))
         fit(descent)
 
     def unseen_and_tell(schedule, descent, x, y, rows):
