@@ -215,7 +215,7 @@ class AnchoredBasis:
         return self.turn.T @ (grams @ self.turn)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Anchored(Belief):
     """H = D + V M V^T: `bases` hold D^{-1}, `half` M^{1/2}, `reduction` R with R R^T = (M^{-1} + V^T D^{-1} V)^{-1}."""
 

@@ -54,7 +54,7 @@ class FullBasis:
         return Full(self, whitener.contiguous())  # as a file holds it, so that a loaded one gives the same bits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Full(Belief):
     """H over all weights; `whitener` W with W^T W = (I + data)^{-1} in units of the prior."""
 
