@@ -16,7 +16,7 @@ from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
 from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
-from bayesmp.groups import first_of_copies, whole_groups
+from bayesmp.groups import first_of_copies
 from bayesmp.heads import Head, Regression
 from bayesmp.leave_one_out import leave_out, leverage_share
 from bayesmp.network import Network
@@ -157,9 +157,8 @@ def look_at_end(
     with torch.inference_mode(False), torch.no_grad():
         descent = schedule.descent(x, y)
         look, objective = descent.look(), descent.objective
-        rows = whole_groups(groups, settings.judged_examples)
-        groupings = groups[rows], measurements[rows]
-        left_out, alone = schedule.left_out(descent, look, rows, *groupings)
+        rows = schedule.judged_rows(descent, groups)
+        left_out, alone = schedule.left_out(descent, look, rows, groups, measurements)
         if bool((objective.weight[rows] < 1.0).any()):
             once = first_of_copies(objective.x[rows], objective.loss.y[rows])
             rows, left_out, alone = rows[once], left_out.some(once), alone.some(once)

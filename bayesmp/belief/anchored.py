@@ -228,7 +228,8 @@ class Anchored(Belief):
 
     @property
     def is_exact(self) -> bool:  # type: ignore[override]
-        return self.basis.is_exact
+        """Whether there is an anchor for every row of the data: a few of them may stand for all."""
+        return self.basis.is_exact and self.n_rows <= len(self.basis.turn)
 
     @property
     def prior_vars(self) -> list[Tensor]:
@@ -274,7 +275,7 @@ class Anchored(Belief):
 
     def split_covariance(self, gradients: Gradients) -> tuple[Tensor, Tensor | None]:
         """Outside the span of V, under D: J D^{-1} J^T - J D^{-1} V (V^T D^{-1} V)^{-1} V^T D^{-1} J^T."""
-        if self.is_exact:
+        if self.basis.is_exact:
             return self.covariance(gradients), None
         inside, outside = [], []
         for whole, along, part in self._met_both(gradients):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -42,9 +43,14 @@ class Root:
         """Those of some of the examples."""
         return Root(self.part[rows])
 
-    def times(self, factor: float) -> Root:
-        """R of factor^2 L."""
-        return Root(self.part * factor)
+    @classmethod
+    def joined(cls, parts: Sequence[Root]) -> Root:
+        """Those of several parts of the examples."""
+        return cls(torch.cat([root.part for root in parts]))
+
+    def times(self, weight: Tensor) -> Root:
+        """R of weight L, with one weight per example, (n,)."""
+        return Root(self.part * weight.sqrt().view(-1, *[1] * (self.part.ndim - 1)))
 
     def across(self, rows: Tensor) -> Tensor:
         """R^T rows, for rows (l, n, ...)."""
@@ -88,8 +94,7 @@ class Said:
 
     def times(self, weight: Tensor) -> Said:
         """The same, each example as often as its weight (n,) says."""
-        root = self.root.part * weight.sqrt().view(-1, *[1] * (self.root.part.ndim - 1))
-        return Said(self.value * weight, self.pull * weight[:, None], Root(root))
+        return Said(self.value * weight, self.pull * weight[:, None], self.root.times(weight))
 
     def summed(self, index: Tensor, n: int) -> tuple[Tensor, Root]:
         """Pulls and precisions of n groups, whose numbers `index` has for each example."""

@@ -24,6 +24,8 @@ from torch import Tensor
 from bayesmp.layers.base import Gradient
 from bayesmp.objective.function import Slopes
 
+N_DRAWS = 32  # of all weights, where they tell variances
+
 
 @dataclass(frozen=True)
 class LayerPull:
@@ -58,8 +60,10 @@ class Curvature(ABC):
         """A C A^T of the rows of each example, (n, k, k): how much of its own outputs it holds."""
 
     @abstractmethod
-    def held_within(self, part: Slopes, rows: Tensor) -> Tensor:
-        """The same (m k, m k) of all rows of m of these examples with each other, example by example."""
+    def held_within(self, part: Slopes | None, rows: Tensor) -> Tensor:
+        """The same (m k, m k) of all rows of m of these examples with each other, example by example; over rows they
+        are some of the very examples that it was made from.
+        """
 
     @abstractmethod
     def pulls(self, part: Slopes, *, given: Collection[int] = ()) -> list[LayerPull]:
@@ -116,7 +120,8 @@ class OverWeights(Curvature):
         found = (rows @ self.covariance).view(k, n, -1)
         return torch.einsum("knw,lnw->nkl", found, rows.view(k, n, -1))
 
-    def held_within(self, part: Slopes, rows: Tensor) -> Tensor:
+    def held_within(self, part: Slopes | None, rows: Tensor) -> Tensor:
+        assert part is not None
         gradients = [Gradient(each.inputs[rows], each.slopes[:, rows]) for each in part.gradients]
         own = torch.cat([each.flat() for each in gradients], 2).transpose(0, 1).flatten(0, 1)  # (m k, w)
         return own @ self.covariance @ own.T
@@ -249,12 +254,30 @@ class OverRows(Curvature):
         )
 
     def held(self, part: Slopes) -> Tensor:
-        """Of the very examples that it was made from: I - S^{-1}."""
+        """J P^{-1} J^T - J P^{-1} A^T S^{-1} A P^{-1} J^T."""
+        k, n = part.outputs.shape[1], len(part.outputs)
+        whole: Tensor | float = 0.0
+        cross: Tensor | float = 0.0
+        layers = zip(part.gradients, self.inputs, self.scaled, self.prior_vars, strict=True)
+        for gradient, inputs, scaled, var in layers:
+            own, slopes = gradient.inputs[:, 0] * var, gradient.slopes[:, :, 0]
+            size = (own * gradient.inputs[:, 0]).sum(1)
+            whole = whole + torch.einsum("kno,lno,n->nkl", slopes, slopes, size)
+            met = (slopes.flatten(0, 1) @ scaled.flatten(0, 1).T).view(k, n, *self.sizes)
+            cross = cross + met * (own @ inputs.T)[None, :, None, :]
+        assert isinstance(whole, Tensor) and isinstance(cross, Tensor)
+        half = torch.linalg.solve_triangular(self._factor, cross.reshape(k * n, -1).T, upper=False)
+        half = half.T.reshape(k, n, -1)
+        return whole - torch.einsum("knr,lnr->nkl", half, half)
+
+    @property
+    def held_by_own(self) -> Tensor:
+        """The same of the very examples that it was made from: I - S^{-1}."""
         k, n = self.sizes
         left = self.inverse.view(k, n, k, n).diagonal(dim1=1, dim2=3).permute(2, 0, 1)  # (n, k, k)
         return torch.eye(k, dtype=left.dtype, device=left.device) - left
 
-    def held_within(self, part: Slopes, rows: Tensor) -> Tensor:
+    def held_within(self, part: Slopes | None, rows: Tensor) -> Tensor:
         k, n = self.sizes
         at = (rows[:, None] + n * torch.arange(k, device=rows.device)).flatten()
         return torch.eye(len(at)).to(self.inverse) - self.inverse[at][:, at]
@@ -279,17 +302,30 @@ class OverRows(Curvature):
         taken = rows.permute(1, 2, 0) @ mixed.permute(1, 0, 2)  # (o, i, i)
         return torch.diag(var) - 0.5 * (taken + taken.transpose(1, 2))
 
-    def unit_variances(self, layer: int) -> Tensor:
-        """Variances (n, o) of each unit's sum at the very examples that it was made from, for many inputs; in float32,
-        because they take long, and activations are only averaged over them.
+    @cached_property
+    def draws(self) -> list[Tensor]:
+        """Some draws from N(0, H^{-1}), always of the same numbers, (s, o, i) per layer. By Matheron's rule a draw is
+        one from the prior, less what the rows would say of it.
         """
-        kernel, scaled, factor = (part.float() for part in (self.kernels[layer], self.scaled[layer], self._factor))
-        found = []
-        for unit in range(scaled.shape[2]):
-            own = (scaled[:, :, unit, None] * kernel[None]).flatten(0, 1)  # (k n, n)
-            half = torch.linalg.solve_triangular(factor, own, upper=False)
-            found.append(kernel.diagonal() - half.square().sum(0))
-        return torch.stack(found, 1).clamp_min(0.0).to(self.product.dtype)
+        generator = torch.Generator().manual_seed(0)
+        std, found = self.prior_rho.rsqrt(), []
+        for _ in range(N_DRAWS):
+            noise = torch.randn(len(std) + len(self.product), generator=generator, dtype=torch.float64).to(std)
+            first = std * noise[: len(std)]
+            seen = self.rows_times(first) + noise[len(std) :]
+            weights = torch.cholesky_solve(seen[:, None], self._factor)[:, 0]
+            found.append(first - std.square() * self.rows_mixed(weights))
+        parts = torch.stack(found).split([n_out * n_in for n_out, n_in in self.shapes], 1)
+        return [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def unit_variances(self, layer: int, inputs: Tensor) -> Tensor:
+        """Variances (n, o) of each unit's sum at some inputs (n, i), told by draws; for layers with many inputs, whose
+        covariances would not fit. Activations are only averaged over them.
+        """
+        rows = inputs.float()
+        total = sum((rows @ weights.float().T).square() for weights in self.draws[layer])
+        assert isinstance(total, Tensor)
+        return (total / N_DRAWS).to(inputs)
 
     @property
     def diagonal(self) -> Tensor:

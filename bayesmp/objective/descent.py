@@ -186,12 +186,13 @@ class Descent:
         if not fits_only:
             slope = slope - objective.uncertainty_slope(before.mean, look, variances)
         mean, damping, n_refused = before.mean, before.damping, before.n_refused + 1
-        for _ in range(MOST_TRIES):
+        for k in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
             found = objective.look(tried, before.noise, before.width, variances, self._covariances, with_slope=False)
             if _counted(found, fits_only) < _counted(start, fits_only):
                 mean, look, n_refused = tried, found, 0
-                damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
+                if k == 0:  # else it is as large as it has to be
+                    damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
                 break
             damping *= self.settings.damping_factors[1]
         else:
@@ -220,7 +221,7 @@ class Descent:
                 width = min(most, max(least, objective.best_width(state.mean, known)))
         spread = []
         for k, old in enumerate(state.spread):
-            new = self._spread_of(look, k)
+            new = self._spread_of(look, k, variances)
             spread.append(new if old.shape != new.shape else torch.lerp(old, new, settings.spread_pace))
         covariances = state.covariances
         if objective.loss.averages:
@@ -228,17 +229,19 @@ class Descent:
             covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.spread_pace)
         self.state = replace(state, noise=noise, width=width, spread=tuple(spread), covariances=covariances)
 
-    def _spread_of(self, look: Look, layer: int) -> Tensor:
+    def _spread_of(self, look: Look, layer: int, variances: Sequence[Held]) -> Tensor:
         """What the belief at a point says of the sums of a layer; nothing of the last, which no activation reads."""
-        function = self.objective.function
-        if layer == len(function.nodes) - 1:
+        state, objective, curvature = self.state, self.objective, look.curvature
+        if layer == len(objective.function.nodes) - 1:
             return torch.zeros(0, dtype=look.slope.dtype, device=look.slope.device)
-        curvature, n_inputs = look.curvature, function.shapes[layer][1]
+        n_inputs = objective.function.shapes[layer][1]
         if not isinstance(curvature, OverRows) or n_inputs <= MANY_INPUTS:
             return curvature.unit_covariances(layer)
-        if self.state.n_steps % ANEW_EVERY > 0:
-            return self.state.spread[layer]
-        return curvature.unit_variances(layer) if n_inputs > MOST_INPUTS else curvature.unit_covariances(layer)
+        if state.n_steps % ANEW_EVERY > 0:
+            return state.spread[layer]
+        if n_inputs <= MOST_INPUTS:
+            return curvature.unit_covariances(layer)
+        return objective.unit_variances(state.mean, curvature, layer, variances)
 
     def from_state(self, state: DescentState) -> Descent:
         """The same from another state."""

@@ -9,7 +9,7 @@ so outputs and slopes change smoothly where a unit bends. v is held fixed while 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +46,18 @@ class Slopes:
         outputs = root.across(self.outputs.T).T
         return Slopes(outputs, [Gradient(g.inputs, root.across(g.slopes)) for g in self.gradients])
 
+    @classmethod
+    def joined(cls, parts: Sequence[Slopes]) -> Slopes:
+        """Those of several parts of the examples."""
+        if len(parts) == 1:
+            return parts[0]
+        layers = zip(*(part.gradients for part in parts), strict=True)
+        gradients = [
+            Gradient(torch.cat([part.inputs for part in own]), torch.cat([part.slopes for part in own], 1))
+            for own in layers
+        ]
+        return cls(torch.cat([part.outputs for part in parts]), gradients)
+
     def mixed(self, pull: Tensor) -> Tensor:
         """sum_n J_n^T pull_n, (w,), for pulls (n, k) at the outputs."""
         found = []
@@ -79,7 +91,8 @@ class SmoothFunction:
         self.nodes = graph.weight_nodes
         # what reads an activation beside a sum, a pool for one, hears of its variance, too
         self.given = [k for k, node in enumerate(self.nodes) if not graph.is_behind_weights(node)]  # their inputs are
-        self.regime = MEANS if all_dense([node.layer for node in graph.nodes]) else MOMENTS
+        self.is_dense = all_dense([node.layer for node in graph.nodes])
+        self.regime = MEANS if self.is_dense else MOMENTS
         like = flat.to_matrices(torch.zeros(len(flat), dtype=torch.float64))
         self.shapes = [(len(part), part.shape[1]) for part in like]
 
@@ -115,6 +128,12 @@ class SmoothFunction:
         """What the loss depends on, (n, l), without slopes."""
         return self.sweep(mean, x, variances).outputs.mean @ self.mix.to(x).T
 
+    def inputs(self, mean: Tensor, x: Tensor, variances: Variances, layer: int) -> Tensor:
+        """Inputs (n, i) of a layer whose weights are not shared, as its `Gradient` has them."""
+        local = self.sweep(mean, x, variances).locals[self.nodes[layer].index]
+        assert isinstance(local.m_out, Moments)
+        return local.gradient(torch.zeros_like(local.m_out.mean)[None]).inputs[:, 0]
+
     def weights(self, mean: Tensor) -> list[Weights]:
         """These means per layer, as known weights."""
         means = self.flat.tensors_of(self.split(mean))
@@ -139,3 +158,8 @@ class Held:
     def some(self, rows: Tensor) -> Held:
         """Those of some of the examples."""
         return Held({index: part[rows] for index, part in self.known.items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Held]) -> Held:
+        """Those of several parts of the examples."""
+        return cls({index: torch.cat([part.known[index] for part in parts]) for index in parts[0].known})

@@ -22,19 +22,22 @@ Its slope in m with H^{-1} = C held fixed is that of "loss + prior + the varianc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bayesmp.heads.loss import Loss, Root, Said
 from bayesmp.layers.base import Gradient
-from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
+from bayesmp.objective.curvature import Curvature, OverRows, OverWeights, is_even
 from bayesmp.objective.function import Held, Slopes, SmoothFunction, Variances
+from bayesmp.objective.witnesses import Witnesses, draw_witnesses
 
+MAX_EXACT = 1024  # weights, or numbers that the loss depends on, up to which all of them tell the curvature
 ROWS_AT_ONCE = 4_000_000  # numbers of the slopes of all weights that are formed at once: as the caches like it
-LEAST_CURVED, CURVED_PER_WEIGHT = 16_384, 32  # examples from which curvature is told, at least, and for each weight
+LEAST_TOLD, TOLD_PER_WEIGHT = 16_384, 32  # numbers that tell the curvature over weights, at least, and for each weight
 
 
 @dataclass(frozen=True)
@@ -88,31 +91,27 @@ class Objective:
         self.width_counts = width_counts
         self._kernels: dict[int, Tensor] = {}  # of layers whose inputs are given, under the prior with s = 1
         self.n_counted = float(weight.sum()) * loss.n_latent
-        self.is_over_rows = len(x) * loss.n_latent < len(prior_rho)
-        self.n_curved = max(LEAST_CURVED, CURVED_PER_WEIGHT * len(prior_rho))
+        self.is_over_rows = goes_over_rows(function, prior_rho, len(x) * loss.n_latent)
+
+    @cached_property
+    def witnesses(self) -> Witnesses | None:
+        """The examples that tell the curvature; None: all."""
+        n_weights = len(self.prior_rho)
+        room = MAX_EXACT if self.is_over_rows else max(LEAST_TOLD, TOLD_PER_WEIGHT * n_weights)
+        room = max(1, room // self.loss.n_latent)
+        return draw_witnesses(self.x, room) if len(self.x) > room else None
 
     def is_like(self, other: Objective) -> bool:
         """Whether another one of the same data has the same prior."""
         mine, theirs = (self.prior_mean, self.prior_rho), (other.prior_mean, other.prior_rho)
         return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
-    def curved(self, rows: slice) -> tuple[Tensor | None, float]:
-        """Which examples of a part tell the curvature, and for how many each of them stands: all where there are not
-        many more of them than weights (None), else some, which are always the same.
-        """
-        n = len(self.x)
-        if self.is_over_rows or n <= self.n_curved:
-            return None, 1.0
-        n_part = len(range(n)[rows])
-        drawn = torch.randperm(n_part, generator=torch.Generator().manual_seed(rows.start))
-        chosen = drawn[: max(1, n_part * self.n_curved // n)].sort().values.to(self.x.device)
-        return chosen, n_part / len(chosen)
-
     def parts(self) -> list[slice]:
-        """Examples whose slopes fit into memory; all of them in the form over rows."""
-        if self.is_over_rows:
-            return [slice(0, len(self.x))]
-        size = max(1, ROWS_AT_ONCE // (len(self.prior_rho) * self.loss.n_latent))
+        """Examples whose slopes fit into memory at once."""
+        numbers = len(self.prior_rho) * self.loss.n_latent
+        if self.is_over_rows:  # where those in each weight are not formed
+            numbers = sum(n_in + n_out * self.loss.n_latent for n_out, n_in in self.function.shapes)
+        size = max(1, ROWS_AT_ONCE // numbers)
         return [slice(start, start + size) for start in range(0, len(self.x), size)]
 
     def look(
@@ -137,11 +136,11 @@ class Objective:
         shapes = self.function.shapes
         slope = -rho * change if with_slope else torch.full_like(change, math.nan)
         seen: list[tuple[Tensor, Said]] = []
+        told: list[Slopes] = []
         data: Tensor | None = None
-        curvature: Curvature | None = None
         for rows, held in zip(self.parts(), variances, strict=True):
-            chosen, n_each = self.curved(rows)
-            if with_slope or chosen is None:
+            witnesses = None if self.witnesses is None else self.witnesses.within(rows, len(self.x))
+            if with_slope or witnesses is None:
                 found = self.function.slopes(mean, self.x[rows], held)
                 latent = found.outputs
             else:
@@ -150,17 +149,24 @@ class Objective:
             seen.append((latent, said))
             if with_slope:
                 slope = slope + found.mixed(said.pull)
-            if self.is_over_rows and OverRows.fits(found.gradients, rho, shapes):
-                known = {layer: width * kernel for layer, kernel in self._given_kernels(found).items()}
-                curvature = OverRows(found.seen_through(said.root), rho, shapes, known)
-                continue
             root = said.root
-            if chosen is not None:
+            if witnesses is not None:
+                chosen, weight = witnesses
+                if len(chosen) == 0:
+                    continue
                 found = found.some(chosen) if with_slope else self._slopes_of(mean, rows, held, chosen)
-                root = root.some(chosen).times(math.sqrt(n_each))
-            scaled = found.seen_through(root).flat()
+                root = root.some(chosen).times(weight)
+            through = found.seen_through(root)
+            if self.is_over_rows:
+                told.append(through)
+                continue
+            scaled = through.flat()
             data = scaled.T @ scaled if data is None else data.addmm_(scaled.T, scaled)
-        if curvature is None:
+        if self.is_over_rows:
+            whole = Slopes.joined(told)
+            known = {layer: width * kernel for layer, kernel in self._given_kernels(whole).items()}
+            curvature: Curvature = OverRows(whole, rho, shapes, known)
+        else:
             assert data is not None
             curvature = OverWeights(data, rho, shapes)
         latent = torch.cat([part for part, _ in seen])
@@ -197,11 +203,7 @@ class Objective:
         layer change in it.
         """
         total = torch.zeros_like(mean)
-        for rows, held in zip(self.parts(), variances, strict=True):
-            x, root = self.x[rows], look.root.some(rows)
-            chosen, n_each = self.curved(rows)
-            if chosen is not None:
-                x, root, held = x[chosen], root.some(chosen).times(math.sqrt(n_each)), held.some(chosen)
+        for x, root, held in self.telling(look.root, variances):
             with torch.enable_grad():
                 moving = mean.clone().requires_grad_(True)
                 found = self.function.slopes(moving, x, held).seen_through(root)
@@ -217,8 +219,34 @@ class Objective:
                 total += torch.autograd.grad(total_change, moving)[0]
         return total
 
+    def telling(self, root: Root, variances: Sequence[Held]) -> Iterator[tuple[Tensor, Root, Held]]:
+        """The examples that tell the curvature, with the roots of their precisions, as often as they stand for others,
+        and their variances: part by part, or over rows all at once.
+        """
+        found = []
+        for rows, held in zip(self.parts(), variances, strict=True):
+            part = self.x[rows], root.some(rows), held
+            if self.witnesses is not None:
+                chosen, weight = self.witnesses.within(rows, len(self.x))
+                if len(chosen) == 0:
+                    continue
+                part = part[0][chosen], part[1].some(chosen).times(weight), held.some(chosen)
+            found.append(part)
+        if self.is_over_rows and len(found) > 1:
+            inputs, roots, spreads = zip(*found, strict=True)
+            found = [(torch.cat(inputs), Root.joined(roots), Held.joined(spreads))]
+        yield from found
+
+    def unit_variances(self, mean: Tensor, curvature: OverRows, layer: int, variances: Sequence[Held]) -> Tensor:
+        """Variances (n, o) that the belief at a point gives the sums of a layer, at all examples."""
+        parts = zip(self.parts(), variances, strict=True)
+        inputs = (self.function.inputs(mean, self.x[rows], held, layer) for rows, held in parts)
+        return torch.cat([curvature.unit_variances(layer, part) for part in inputs])
+
     def covariances(self, mean: Tensor, look: Look, variances: Sequence[Held]) -> Tensor:
         """What the belief at a point says of what the loss depends on, (n, l, l)."""
+        if isinstance(look.curvature, OverRows) and self.witnesses is None:
+            return look.root.uncovered(look.curvature.held_by_own)
         found = []
         for rows, held in zip(self.parts(), variances, strict=True):
             root = look.root.some(rows)
@@ -237,6 +265,14 @@ class Objective:
         """s as above."""
         moved = float(((mean - self.prior_mean).square() * self.prior_rho).sum())
         return (moved + self.width_counts) / (degrees_of_freedom + self.width_counts)
+
+
+def goes_over_rows(function: SmoothFunction, prior_rho: Tensor, n_rows: int) -> bool:
+    """Whether H is kept over rows, n_rows of them: where they are fewer than weights, or weights are too many, as long
+    as layers are dense and have one prior for all units.
+    """
+    is_shorter = n_rows < len(prior_rho) or len(prior_rho) > MAX_EXACT
+    return is_shorter and function.is_dense and is_even(function.split(prior_rho))
 
 
 def _detached(gradient: Gradient) -> Gradient:

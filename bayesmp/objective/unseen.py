@@ -41,6 +41,11 @@ class Judged:
         miss, var = miss.flatten().double(), var.flatten().double().to(miss.device)
         return cls(miss, var, torch.full_like(miss, noise))
 
+    def some(self, rows: Tensor, n_each: int) -> Judged:
+        """Those of some of the rows, which have so many targets each."""
+        at = rows.repeat_interleave(n_each).to(self.miss.device)
+        return Judged(self.miss[at], self.var[at], self.noise[at])
+
     @classmethod
     def joined(cls, parts: Sequence[Judged]) -> Judged:
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("miss", "var", "noise")))

@@ -22,7 +22,7 @@ from bayesmp.belief import AnchoredBasis, Plan, Points
 from bayesmp.evidence import MAX_EXACT, Evidence, make_basis
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
-from bayesmp.groups import copies_count_once
+from bayesmp.groups import copies_count_once, whole_groups
 from bayesmp.heads.loss import Loss
 from bayesmp.layers.base import Gradient
 from bayesmp.layers.linear import all_dense
@@ -62,7 +62,8 @@ def has_objective(network: Network, n_examples: int) -> bool:
     if mix is None or network.past is not None:
         return False
     goes_over_rows = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
-    return network.n_weights <= MAX_EXACT or (goes_over_rows and n_examples * len(mix) <= MAX_EXACT)
+    is_told = network.head.has_noise or n_examples * len(mix) <= MAX_EXACT
+    return network.n_weights <= MAX_EXACT or (goes_over_rows and is_told)
 
 
 @dataclass(frozen=True)
@@ -350,10 +351,14 @@ class ObjectiveSchedule(Schedule):
     def _hear_unseen(self, rows: Tensor, unseen: Judged, descent: Descent, groups: Tensor) -> None:
         """Let the belief be as wide as rehearsals say, and the formula's misses as large."""
         self.belief_scale = belief_scale(unseen, settings=self.settings)
-        (found,) = self.left_out(descent, descent.look(), torch.arange(len(groups)), groups)
-        left = found.moments
-        miss, rows = descent.objective.loss.y - left.mean, rows.to(left.var.device)
-        left_out = Judged.of(miss[rows], left.var[rows], descent.state.noise)
+        told = self.judged_rows(descent, groups)
+        (found,) = self.left_out(descent, descent.look(), told, groups)
+        left, y = found.moments, descent.objective.loss.y
+        place = torch.full((len(groups),), -1).index_put((told,), torch.arange(len(told)))[rows]
+        is_told = place >= 0
+        rows, place = rows[is_told], place[is_told].to(left.var.device)
+        left_out = Judged.of(y[rows] - left.mean[place], left.var[place], descent.state.noise)
+        unseen = unseen.some(is_told, y.shape[1])
         scale = miss_scale(unseen, left_out, self.belief_scale, settings=self.settings)
         self.log_miss = len(groups) * math.log(scale)
 
@@ -494,29 +499,49 @@ class ObjectiveSchedule(Schedule):
 
     # --- what is believed --------------------------------------------------------------------------------------------
 
+    def judged_rows(self, descent: Descent, groups: Tensor) -> Tensor:
+        """Examples whose outputs are told without them: whole groups; over rows those of whom the curvature was told,
+        drawn so that each example is as likely as any other.
+        """
+        most, witnesses = self.settings.judged_examples, descent.objective.witnesses
+        if witnesses is None or not descent.objective.is_over_rows:
+            return whole_groups(groups, most)
+        share = (witnesses.weight / witnesses.weight.max()).cpu()
+        drawn = torch.rand(len(share), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        return witnesses.rows.cpu()[drawn < share][:most]
+
     def left_out(self, descent: Descent, look: Look, rows: Tensor, *groupings: Tensor) -> list[LeftOut]:
         """Outputs of some examples, each left out with those of its group; for each grouping.
 
         Args:
-            rows: of these examples; whole groups.
-            groupings: number of the group of each of them.
+            rows: of these examples (`judged_rows`).
+            groupings: number of the group of each example of all. Where only some members of a group are among the
+                rows, they stand for the others.
         """
-        loss, limit = descent.objective.loss, MOST_HELD
-        is_all = isinstance(look.curvature, OverRows)  # whose examples are all of them
-        seen = slice(None) if is_all else rows
-        slopes = descent.slopes_at(slice(0, len(look.latent)) if is_all else rows).seen_through(look.root.some(seen))
-        at = rows if is_all else torch.arange(len(rows))
-        mean, root, one = look.latent[rows], look.root.some(rows), torch.ones_like(look.latent[rows])
-        pull = root.solve(look.pull[rows])
-        without, n_clipped = without_own(look.curvature.held(slopes)[at], one, limit=limit)  # R^T W R
-        alone = mean - root.solve_transposed((without @ pull[..., None])[..., 0])
+        loss, limit, root = descent.objective.loss, MOST_HELD, look.root.some(rows)
+        mean, pull, slopes, at = look.latent[rows], look.pull[rows], None, torch.arange(len(rows))
+        if isinstance(look.curvature, OverRows):  # which knows its own examples
+            at, witnesses = rows, descent.objective.witnesses
+            if witnesses is not None:
+                at = torch.searchsorted(witnesses.rows, rows.to(witnesses.rows))
+                root = root.times(witnesses.weight[at])
+            held_alone = look.curvature.held_by_own[at]
+        else:
+            slopes = descent.slopes_at(rows).seen_through(root)
+            held_alone = look.curvature.held(slopes)
+        one = torch.ones_like(mean)
+        own_without, n_clipped = without_own(held_alone, one, limit=limit)  # R^T W R
         found = []
-        for groups in groupings:
-            left, own, n_cut = alone.clone(), without.clone(), n_clipped
+        for grouping in groupings:
+            groups = grouping[rows]
+            stood_for = torch.bincount(grouping)[groups] / torch.bincount(groups)[groups]
+            sent = root.solve(pull * stood_for[:, None].to(pull))
+            left = mean - root.solve_transposed((own_without @ sent[..., None])[..., 0])
+            own, n_cut = own_without.clone(), n_clipped
             for group in _several(groups):
                 held = look.curvature.held_within(slopes, at[group])
                 joint, n_more = without_own(held[None], one[group].reshape(1, -1), limit=limit)
-                shift = (joint[0] @ pull[group].flatten()).view_as(mean[group])
+                shift = (joint[0] @ sent[group].flatten()).view_as(mean[group])
                 left[group] = mean[group] - root.some(group).solve_transposed(shift)
                 m, n_latent = mean[group].shape
                 own[group] = joint[0].view(m, n_latent, m, n_latent).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
@@ -532,11 +557,14 @@ class ObjectiveSchedule(Schedule):
         (n, n_latent), k = look.latent.shape, network.n_outputs
         n_rows = n * n_latent
         if isinstance(look.curvature, OverRows):
-            slopes = descent.slopes_at(slice(0, n)).seen_through(look.root)
+            rows, root, witnesses = torch.arange(n), look.root, descent.objective.witnesses
+            if witnesses is not None:
+                rows, root = witnesses.rows, look.root.some(witnesses.rows).times(witnesses.weight)
+            slopes = descent.slopes_at(rows).seen_through(root)
             anchors = [_by_row(part) for part in slopes.gradients]
             mix = descent.objective.function.mix.to(look.latent)
-            mixes = look.root.across(mix[:, None].expand(-1, n, -1)).transpose(0, 1).reshape(n_rows, k)
-            points = Points(x.to(network.device).repeat_interleave(n_latent, 0), mixes.to(x.dtype))
+            mixes = root.across(mix[:, None].expand(-1, len(rows), -1)).transpose(0, 1).reshape(-1, k)
+            points = Points(x[rows.to(x.device)].to(network.device).repeat_interleave(n_latent, 0), mixes.to(x.dtype))
             basis = AnchoredBasis.of(anchors, prior_vars, is_exact=True, points=points, n_seen=(n, k))
             return Evidence(basis, torch.diag(basis.own_precision), None, n_rows)
         planned = Plan("full", network.n_weights, is_exact=True, n_bytes=8 * network.n_weights**2)

@@ -116,6 +116,7 @@ def test_both_forms_of_the_curvature_agree(sizes, n):
     found = rows.objective.function.slopes(mean, x, variances[0])
     found = found.seen_through(a.root)
     torch.testing.assert_close(a.curvature.held(found), b.curvature.held(found))
+    torch.testing.assert_close(a.curvature.held_by_own, b.curvature.held(found))
     for one, other in zip(a.curvature.pulls(found), b.curvature.pulls(found), strict=True):
         torch.testing.assert_close(one.inputs, other.inputs)
         torch.testing.assert_close(one.slopes, other.slopes)
@@ -124,7 +125,8 @@ def test_both_forms_of_the_curvature_agree(sizes, n):
         torch.testing.assert_close(blocks, b.curvature.unit_covariances(layer))
         inputs = found.gradients[layer].inputs[:, 0]
         variance = torch.einsum("ni,oij,nj->no", inputs, blocks, inputs)
-        torch.testing.assert_close(a.curvature.unit_variances(layer), variance, rtol=1e-3, atol=1e-4)  # float32
+        told = a.curvature.unit_variances(layer, inputs)  # by 32 draws
+        assert float((told / variance).log().mean().abs()) < 0.25
     others = [part.objective.look(mean, noise, 0.4, variances).value for part in (rows, weights)]
     assert others[0] == pytest.approx(others[1], rel=1e-9), "products of the inputs are kept from the first width"
     given = rows.objective.function.given
@@ -217,12 +219,14 @@ def test_both_forms_know_the_diagonal_of_the_curvature(sizes, n, over_rows):
     torch.testing.assert_close(look.curvature.diagonal, expected)
 
 
-@pytest.mark.parametrize("n_curved", [None, 40])
-def test_a_look_without_slope_is_the_same_look(n_curved):
+@pytest.mark.parametrize("room", [16_384, 40])
+def test_a_look_without_slope_is_the_same_look(room, monkeypatch):
     """Also where some of the examples tell the curvature of all."""
+    monkeypatch.setattr("bayesmp.objective.objective.LEAST_TOLD", room)
+    monkeypatch.setattr("bayesmp.objective.objective.TOLD_PER_WEIGHT", 1)
     x, y = data_of(200, 3, 1)
     descent = descent_of(network_of([3, 8, 1]), x, y)
-    descent.objective.n_curved = n_curved or descent.objective.n_curved
+    assert (descent.objective.witnesses is None) == (room > 200)
     state, variances = descent.state, descent.variances()
     full, quick = (
         descent.objective.look(state.mean, 0.1, 1.0, variances, with_slope=wanted) for wanted in (True, False)

@@ -48,7 +48,8 @@ def image_network():  # 72 weights
 CASES = {
     "few weights": (small, 1000, True),
     "few rows": (large, FEW, True),
-    "many of both": (large, FEW + 1, False),
+    "many of both": (large, FEW + 1, True),
+    "many of both, and labels": (lambda: mlp([3, 20, 2], bmp.Softmax()), FEW + 1, False),
     "few weights with a prior of their own": (lambda: with_uneven_prior(small()), 1000, True),
     "few rows, but weights with a prior of their own": (lambda: with_uneven_prior(large()), FEW, False),
     "few rows, but shared weights": (image_network, FEW, False),
@@ -123,16 +124,10 @@ def test_a_file_from_before_goes_on_without(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("cuts, kind", [((0, 30, 60), ObjectiveSchedule), ((0, 50, 100), ObjectiveSchedule)])
-def test_runs_with_an_objective_merge_into_one_with(cuts, kind):
-    merged_one(cuts, kind)
-
-
-@pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("cuts", [(0, 80, 110), (0, 30, 110)])
-def test_runs_of_both_kinds_merge_into_one_without(cuts):
-    """As a run of all these data is; what only one of them knew is told anew by visits."""
-    merged_one(cuts, ParallelSchedule)
+@pytest.mark.parametrize("cuts", [(0, 30, 60), (0, 80, 110), (0, 30, 110)])
+def test_runs_with_an_objective_merge_into_one_with(cuts):
+    """As a run of all these data is."""
+    merged_one(cuts, ObjectiveSchedule)
 
 
 def merged_one(cuts, kind):
