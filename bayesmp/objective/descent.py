@@ -26,6 +26,7 @@ ANEW_EVERY = 8  # so it is asked for at one of so many steps
 MOST_INPUTS = 256  # of a layer whose units' covariances are held; of more, the variances at the examples are
 Rows = slice | Tensor
 LEAST_DAMPING, MOST_TRIES = 1e-4, 12
+ROUNDING = 1e-13  # share of the objective that rounding may add; without it descents end sqrt(rounding) from the best
 MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
 MOST_STEPS = 400  # before a descent counts as at rest
 
@@ -176,8 +177,8 @@ class Descent:
             found = less
 
     def step(self) -> StepInfo:
-        """Move the means by one step, and let noise, width and spread follow. A step never raises the objective; what
-        follows may, where the belief leaves more open, and the function is smoother.
+        """Move the means by one step, and let noise, width and spread follow. A step raises the objective by no more
+        than rounding; what follows may, where the belief leaves more open, and the function is smoother.
         """
         objective, fits_only = self.objective, self.fits_only
         start, variances = self._look_around()
@@ -189,7 +190,7 @@ class Descent:
         for _ in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
             found = objective.look(tried, before.noise, before.width, variances, self._covariances, with_slope=False)
-            if _counted(found, fits_only) < _counted(start, fits_only):
+            if _counted(found, fits_only) < _counted(start, fits_only) + ROUNDING * abs(start.value):
                 mean, look, n_refused = tried, found, 0
                 damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
                 break
