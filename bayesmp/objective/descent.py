@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -143,8 +144,8 @@ class Descent:
         """The first steps, until the data are fitted."""
         values: list[float] = []
         while self.fits_only:
-            look = self.step().look
-            values.append(look.value - look.curvature.half_log_det)
+            covariances = self._covariances
+            values.append(_counted(self.step().look, covariances, fits_only=True))
             if falls_no_more(values, int(self.objective.n_counted), settings=self.settings):
                 self.state = replace(self.state, n_steps=self.settings.fitting_steps)
         self.state = replace(self.state, n_refused=0)  # what is counted from here on is another objective
@@ -187,10 +188,12 @@ class Descent:
         if not fits_only:
             slope = slope - objective.uncertainty_slope(before.mean, look, variances)
         mean, damping, n_refused = before.mean, before.damping, before.n_refused + 1
+        counted = partial(_counted, covariances=self._covariances, fits_only=fits_only)
+        limit = counted(start) + ROUNDING * abs(start.value)
         for _ in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
             found = objective.look(tried, before.noise, before.width, variances, self._covariances, with_slope=False)
-            if _counted(found, fits_only) < _counted(start, fits_only) + ROUNDING * abs(start.value):
+            if counted(found) < limit:
                 mean, look, n_refused = tried, found, 0
                 damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
                 break
@@ -260,8 +263,11 @@ class Descent:
         return DescentState(mean, noise, 1.0, 1.0, 1.0, tuple(spread), mean.new_zeros(0))
 
 
-def _counted(look: Look, fits_only: bool) -> float:
-    """What a step has to lower."""
-    if fits_only and math.isfinite(look.value):
-        return look.value - look.curvature.half_log_det
-    return look.value
+def _counted(look: Look, covariances: Tensor | None, *, fits_only: bool) -> float:
+    """What a step has to lower: F, or the loss and the prior alone. What a loss that averages over covariances takes
+    from its values, tr(L V) / 2, goes with the log det: slopes count both or neither.
+    """
+    if not fits_only or not math.isfinite(look.value):
+        return look.value
+    fit = look.value - look.curvature.half_log_det
+    return fit if covariances is None else fit + 0.5 * float(look.root.covered(covariances).diagonal(0, 1, 2).sum())
