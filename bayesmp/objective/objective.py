@@ -34,7 +34,7 @@ from bayesmp.objective.curvature import Curvature, OverRows, OverWeights
 from bayesmp.objective.function import Held, Slopes, SmoothFunction, Variances
 
 ROWS_AT_ONCE = 4_000_000  # numbers of the slopes of all weights that are formed at once: as the caches like it
-LEAST_CURVED, CURVED_PER_WEIGHT = 16_384, 32  # examples from which curvature is told, at least, and for each weight
+LEAST_CURVED, CURVED_PER_WEIGHT = 16_384, 32  # numbers from which curvature is told, at least, and for each weight
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Objective:
         self._kernels: dict[int, Tensor] = {}  # of layers whose inputs are given, under the prior with s = 1
         self.n_counted = float(weight.sum()) * loss.n_latent
         self.is_over_rows = len(x) * loss.n_latent < len(prior_rho)
-        self.n_curved = max(LEAST_CURVED, CURVED_PER_WEIGHT * len(prior_rho))
+        self.n_curved = max(LEAST_CURVED, CURVED_PER_WEIGHT * len(prior_rho)) // loss.n_latent
 
     def is_like(self, other: Objective) -> bool:
         """Whether another one of the same data has the same prior."""
