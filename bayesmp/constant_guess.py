@@ -41,13 +41,14 @@ def is_worse(run: Run) -> bool:
     """Whether the last epoch's score is not finite, or worse than a constant's, left out or in training.
 
     A run's first few epochs are not judged: it has just begun, and in training batches are predicted before their
-    visits. A constant of targets that do not vary is not to be beaten.
+    visits. A constant of targets that do not vary is not to be beaten. Examples that are all left out together, as
+    those with equal inputs are, leave no data: their score is the prior's, and says nothing of the run.
     """
     constant = constant_nll(run)
     if run.n_epochs - run._changed_at < FIRST_JUDGED or constant == -math.inf:
         return False
     bound = constant + MARGIN + EXAMPLES / len(run.y)
-    loo = run.history[-1].loo
+    loo = run.history[-1].loo if bool(run.groups.any()) else {}
     scores = [_standing(run).metrics["nll"], *([loo["nll"]] if "nll" in loo else [])]
     return any(not score <= bound for score in scores)
 

@@ -89,6 +89,11 @@ class Graph:
         return any(edge in self._active_edges for edge in node.inputs)
 
     @property
+    def is_linear(self) -> bool:
+        """Whether outputs are linear in all weights: nothing reads what depends on some."""
+        return not any(self.is_behind_weights(node) for node in self.nodes)
+
+    @property
     def weight_nodes(self) -> list[Node]:
         return [node for node in self.nodes if node.has_weights]
 

@@ -209,6 +209,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             runs.append(run)
             print(json.dumps(run), file=file, flush=True)
             print(f"{run['line']}, seed {run['seed']}: {run['verdict']}, {run[OURS]['seconds']:.1f} s", flush=True)
+    names = [line.name for line in lines]
+    runs.sort(key=lambda run: (names.index(run["line"]), run["seed"]))
     report.show("lines", [table_row(run) for run in runs])
     report.show("summary", [summary_row(runs)])
 

@@ -154,7 +154,7 @@ def test_a_batch_that_loses_some_rows_keeps_the_share_of_its_site(schedule):
 def test_own_pulls_follow_their_examples():
     """What an example last sent to a wide layer moves with it; replaced and new ones have sent nothing."""
     x, y = blobs(30, n_in=40)
-    trainer = bmp.Trainer(mlp([40, 20, 3], bmp.Softmax()), x[:24], y[:24], batch_size=8)
+    trainer = bmp.Trainer(mlp([40, 20, 3], bmp.Softmax()), x[:24], y[:24], batch_size=8, joint=True)
     trainer.run(2)
 
     def pulls():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import bayesmp as bmp
 from tests.diagnosed_runs import digits, found, trained
@@ -41,6 +42,17 @@ def test_targets_that_have_nothing_to_do_with_the_inputs():
     assert signal["signal_std"] < signal["epistemic_std"]
     noise = found(diagnosis, "noise_at_limit")
     assert noise.numbers["noise_var"] > 0.9 * noise.numbers["target_var"]
+
+
+@pytest.mark.parametrize("head", [bmp.Softmax(), bmp.Argmax()], ids=repr)
+def test_shuffled_labels_give_no_signal(head):
+    """Nor is there a signal; but what all outputs have in common, which labels never tell, is no lack of one."""
+    x, y = blobs(150)
+    new_x, new_y = blobs(150, seed=1)
+    shuffled = y[torch.randperm(150, generator=torch.Generator().manual_seed(0))]
+    for labels, is_told in ((shuffled, True), (y, False)):
+        trainer = trained(mlp([2, 8, 3], head), x, labels, 20, batch_size=50)
+        assert ("no_signal" in trainer.network.diagnose(new_x, new_y).kinds) == is_told
 
 
 def scaled_priors(sizes: list[int], head, factor: float) -> bmp.Network:

@@ -76,10 +76,11 @@ def dense_slopes(network: bmp.Network, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("head", [bmp.Argmax(), bmp.Softmax()], ids=repr)
 def test_influence_of_classes_is_that_of_dense_algebra(head):
     """With H written out over all weights, each example is taken out of it and of the sum of slopes; H without it is
-    solved, nothing is updated. The surrogate is quadratic, so that is exact."""
+    solved, nothing is updated. The surrogate is quadratic, so that is exact. Without an objective; with one, see
+    objective/test_labels.py."""
     x, y = blobs(40, spread=1.0)
     network = mlp([2, 4, 3], head, dtype=torch.float64)
-    trainer = bmp.Trainer(network, x, y, batch_size=10)
+    trainer = bmp.Trainer(network, x, y, batch_size=10, joint=True)
     trainer.run(15)
     found = trainer.influence()
     head = network.head  # its own, which knows the shares of the classes

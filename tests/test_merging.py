@@ -101,9 +101,10 @@ SPLIT = ((0, 12), (12, 18))  # first row and number of rows
 
 def test_wide_layers_keep_what_examples_have_sent():
     x, y = blobs(30, n_in=40)
-    parts = [bmp.Trainer(mlp([40, 20, 3], bmp.Softmax()), x[k : k + n], y[k : k + n], batch_size=8) for k, n in SPLIT]
-    for part in parts:
-        part.run(2)
+    parts = [
+        run(x[k : k + n], y[k : k + n], sizes=(40, 20, 3), head=bmp.Softmax(), batch_size=8, joint=True, epochs=2)
+        for k, n in SPLIT
+    ]
     merged = bmp.merge(parts)
     found = merged.schedule.own_pulls[0]
     row = 0

@@ -221,10 +221,11 @@ def test_a_network_that_was_never_trained_predicts_with_its_prior(joint):
 
 
 def test_a_trained_network_predicts_with_the_joint_belief_or_with_one_sweep():
-    """Means of the marginals in both; variances, and covariances of several outputs, from the belief if it is asked."""
+    """Means of the marginals in both; variances, and covariances of several outputs, from the belief if it is asked.
+    That is so without an objective, whose belief smooths activations."""
     x, y = blobs(60)
     network = mlp([2, 5, 3], bmp.Softmax(), dtype=torch.float64)
-    bmp.fit(network, x, y, epochs=5, batch_size=20)
+    bmp.fit(network, x, y, epochs=5, batch_size=20, joint=True)
     one_sweep, joint = network.predict(x, joint=False), network.predict(x)
     m_out = network.graph.outputs(x, network.weights(), network.regime)
     torch.testing.assert_close(one_sweep.mean, m_out.mean)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bayesmp import metrics
@@ -25,8 +26,10 @@ FEW_ROWS = 20  # below which nothing is said about calibration
 
 
 def judge_signal(prediction: Any, layers: Sequence[Learned]) -> Iterator[Finding]:
-    """Outputs that vary less over the data than they are uncertain: a signal-to-noise ratio of nil."""
-    if len(prediction) < FEW_ROWS:
+    """Outputs that vary less over the data than they are uncertain: a signal-to-noise ratio of nil. Not where they tell
+    classes apart all the same: what all outputs have in common is uncertain, and no matter there.
+    """
+    if len(prediction) < FEW_ROWS or _tells_classes(prediction):
         return
     mean = prediction.mean.double().reshape(len(prediction), -1)
     signal, noise = float(mean.var(0).mean()), float(prediction.epistemic_var.double().mean())
@@ -45,6 +48,15 @@ def judge_signal(prediction: Any, layers: Sequence[Learned]) -> Iterator[Finding
         "data, fewer inputs, or a simpler model.",
         {"signal_std": math.sqrt(signal), "epistemic_std": math.sqrt(noise), "weakest_ratio": weakest.strength},
     )
+
+
+def _tells_classes(prediction: Any) -> bool:
+    """Whether inputs say more of the label, in nats, than is not known of it because the weights are not."""
+    if not hasattr(prediction, "probs"):
+        return False
+    mean = prediction.probs.double().mean(0)
+    told = -float(torch.special.xlogy(mean, mean).sum()) - float(prediction.entropy.double().mean())
+    return told > float(prediction.epistemic.double().mean())
 
 
 def judge_calibration(prediction: Any, y: Tensor, face: Face) -> Iterator[Finding]:

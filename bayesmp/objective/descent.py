@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ ANEW_EVERY = 8  # so it is asked for at one of so many steps
 MOST_INPUTS = 256  # of a layer whose units' covariances are held; of more, the variances at the examples are
 Rows = slice | Tensor
 LEAST_DAMPING, MOST_TRIES = 1e-4, 12
+ROUNDING = 1e-13  # share of the objective that rounding may add; without it descents end sqrt(rounding) from the best
 MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
 MOST_STEPS = 400  # before a descent counts as at rest
 
@@ -142,8 +144,8 @@ class Descent:
         """The first steps, until the data are fitted."""
         values: list[float] = []
         while self.fits_only:
-            look = self.step().look
-            values.append(look.value - look.curvature.half_log_det)
+            covariances = self._covariances
+            values.append(_counted(self.step().look, covariances, fits_only=True))
             if falls_no_more(values, int(self.objective.n_counted), settings=self.settings):
                 self.state = replace(self.state, n_steps=self.settings.fitting_steps)
         self.state = replace(self.state, n_refused=0)  # what is counted from here on is another objective
@@ -176,8 +178,8 @@ class Descent:
             found = less
 
     def step(self) -> StepInfo:
-        """Move the means by one step, and let noise, width and spread follow. A step never raises the objective; what
-        follows may, where the belief leaves more open, and the function is smoother.
+        """Move the means by one step, and let noise, width and spread follow. A step raises the objective by no more
+        than rounding; what follows may, where the belief leaves more open, and the function is smoother.
         """
         objective, fits_only = self.objective, self.fits_only
         start, variances = self._look_around()
@@ -186,10 +188,12 @@ class Descent:
         if not fits_only:
             slope = slope - objective.uncertainty_slope(before.mean, look, variances)
         mean, damping, n_refused = before.mean, before.damping, before.n_refused + 1
+        counted = partial(_counted, covariances=self._covariances, fits_only=fits_only)
+        limit = counted(start) + ROUNDING * abs(start.value)
         for k in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
             found = objective.look(tried, before.noise, before.width, variances, self._covariances, with_slope=False)
-            if _counted(found, fits_only) < _counted(start, fits_only):
+            if counted(found) < limit:
                 mean, look, n_refused = tried, found, 0
                 if k == 0:  # else it is as large as it has to be
                     damping = max(damping / self.settings.damping_factors[0], LEAST_DAMPING)
@@ -226,7 +230,7 @@ class Descent:
         covariances = state.covariances
         if objective.loss.averages:
             new = objective.covariances(state.mean, look, variances)
-            covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.spread_pace)
+            covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.covariance_pace)
         self.state = replace(state, noise=noise, width=width, spread=tuple(spread), covariances=covariances)
 
     def _spread_of(self, look: Look, layer: int, variances: Sequence[Held]) -> Tensor:
@@ -262,8 +266,11 @@ class Descent:
         return DescentState(mean, noise, 1.0, 1.0, 1.0, tuple(spread), mean.new_zeros(0))
 
 
-def _counted(look: Look, fits_only: bool) -> float:
-    """What a step has to lower."""
-    if fits_only and math.isfinite(look.value):
-        return look.value - look.curvature.half_log_det
-    return look.value
+def _counted(look: Look, covariances: Tensor | None, *, fits_only: bool) -> float:
+    """What a step has to lower: F, or the loss and the prior alone. What a loss that averages over covariances takes
+    from its values, tr(L V) / 2, goes with the log det: slopes count both or neither.
+    """
+    if not fits_only or not math.isfinite(look.value):
+        return look.value
+    fit = look.value - look.curvature.half_log_det
+    return fit if covariances is None else fit + 0.5 * float(look.root.covered(covariances).diagonal(0, 1, 2).sum())

@@ -8,7 +8,8 @@ predicted than rows that were never seen. Rows that join late have never been se
         miss ~ N(0, c var + noise);
     miss scale k: mean |z| of unseen targets over that of left-out ones, z = miss / sqrt(c var + noise).
 
-Both have a prior, log-normal, because some dozen rows do not tell much.
+Both have a prior, log-normal, because some dozen rows do not tell much. Where noise is given or the network is linear
+in its weights, the belief is exact; nobody judges it, and both are 1.
 """
 
 from __future__ import annotations

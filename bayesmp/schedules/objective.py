@@ -105,6 +105,7 @@ class ObjectiveSchedule(Schedule):
         super().__init__(network, sites, seed=seed)
         self.settings = settings
         self.learns_noise = network.head.has_noise and network.head.is_learned
+        self.has_judges = self.learns_noise and not network.graph.is_linear  # else the belief is exact
         self.learn_prior = learn_prior
         mix = network.head.latent_mix(network.n_outputs)
         assert mix is not None
@@ -299,13 +300,13 @@ class ObjectiveSchedule(Schedule):
     def _find_the_way(self, x: Tensor, y: Tensor, groups: Tensor) -> None:
         """The way down, until the descent is at rest: on all data if they are few, else on some of them, which others
         join, 16 times as many after each rest, until the next look is at all of them. Rows that have not been seen yet
-        judge how wide the belief is; where all are seen at once, rehearsals leave some out.
+        judge how wide the belief is, unless it is exact; where all are seen at once, rehearsals leave some out.
         """
         n, first_rows = len(y), self.settings.first_rows
         order = torch.argsort(torch.randperm(int(groups.max()) + 1, generator=self.generator(0))[groups], stable=True)
         n_joined = self._joined(first_rows, n)
-        judges = self.learns_noise and n >= FEWEST_TO_SHARE
-        if self.learns_noise:
+        judges = self.has_judges and n >= FEWEST_TO_SHARE
+        if self.has_judges:
             self.belief_scale = self.settings.belief_scale_prior[0]  # until rows have judged
         rehearsed = self._rehearse(x, y, order, groups) if judges and n_joined == n else None
         descent = self.descent(*_some(x, y, order, n_joined))

@@ -384,7 +384,8 @@ def test_lines_from_the_command_line(tmp_path, capsys):
     found = json.loads(path.read_text())
     order = [("tiny-few-3", 0), ("tiny-few-3", 1), ("tiny-few-3-labels", 0), ("tiny-few-3-labels", 1)]
     assert [(row["line"], row["seed"]) for row in found["lines"]] == order
-    runs = [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]
+    runs = [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]  # as they end
+    runs.sort(key=lambda run: (run["line"], run["seed"]))
     assert [(run["line"], run["seed"]) for run in runs] == order
     assert runs[0]["ours"]["rows"] == 3 and "boosting" not in runs[0]
     assert found["summary"][0]["runs"] == 4

@@ -153,7 +153,8 @@ def test_info_lists_a_part_of_many_columns(call, tmp_path):
     assert "  g39 " in said and "  g40 " not in said
 
 
-def test_info_tells_what_a_model_is(made, call):
+def test_info_tells_what_a_model_is(made, call, monkeypatch):
+    """Of labels that train by visits also how clean they are; the others' noise is that of a softmax."""
     folder, _ = made
     said = call("info", folder / "price.safetensors")
     for line in (
@@ -170,7 +171,10 @@ def test_info_tells_what_a_model_is(made, call):
     ):
         assert re.search(f"^{line}", said, flags=re.MULTILINE), line
     classes = call("info", folder / "sick.safetensors")
-    assert re.search(r"classes +False \(\d+ %\), True", classes)
+    assert re.search(r"classes +False \(\d+ %\), True", classes) and "labels" not in classes
+    monkeypatch.setattr("bayesmp.estimators.base.has_objective", lambda *_: False)
+    call("fit", folder / "sick.csv", "--target", "sick", "--out", folder / "visited.safetensors", *QUICK)
+    classes = call("info", folder / "visited.safetensors")
     assert re.search(
         r"^labels +(clean|have a variance of \S+ around the outputs, clean ones 0.1)", classes, re.MULTILINE
     )

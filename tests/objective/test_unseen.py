@@ -76,10 +76,11 @@ def test_intervals_hold_where_there_is_no_noise():
 
 
 def test_a_linear_function_needs_no_wider_belief():
+    """It is still judged in a network that could bend it."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(150, 40, generator=generator)
     y = x @ torch.randn(40, 1, generator=generator) / 6 + 0.5 * torch.randn(150, 1, generator=generator)
-    network = bmp.Network([bmp.Linear(40, 1)], bmp.Regression("learn"), seed=0)
+    network = mlp([40, 10, 1], bmp.Regression("learn"), seed=0)
     bmp.fit(network, x, y, progress=False)
     assert 0.6 < network.belief_scale < 1.7
 
@@ -124,6 +125,18 @@ def test_a_known_noise_is_a_model_that_nobody_judges(monkeypatch):
     network = mlp([4, 4, 1], bmp.Regression(0.09))
     sizes, judged = rehearsed(monkeypatch, network, x, y)
     assert sizes == [60] and not judged and network.belief_scale == 1.0
+
+
+@pytest.mark.parametrize("n", [60, 2100])
+@pytest.mark.parametrize("layers, is_linear", [([], True), ([bmp.LeakyReLU()], False)], ids=["linear", "bent"])
+def test_the_belief_about_a_linear_model_is_exact_and_nobody_judges_it(monkeypatch, layers, is_linear, n):
+    """Its intervals were up to a fifth too wide; each fit took five rehearsals. A bend above it is judged."""
+    x, y = bent_data(n, noise=0.3)
+    network = bmp.Network([bmp.Linear(4, 1), *layers], bmp.Regression("learn"))
+    assert network.graph.is_linear == is_linear
+    sizes, judged = rehearsed(monkeypatch, network, x, y)
+    assert (len(sizes) == 1 and not judged) if is_linear else judged
+    assert (network.belief_scale == network.fitted.miss_scale == 1.0) == is_linear
 
 
 def test_rows_of_one_group_never_judge_each_other(monkeypatch):

@@ -53,7 +53,10 @@ CASES = {
     "few weights with a prior of their own": (lambda: with_uneven_prior(small()), 1000, True),
     "few rows, but weights with a prior of their own": (lambda: with_uneven_prior(large()), FEW, False),
     "few rows, but shared weights": (image_network, FEW, False),
-    "labels": (lambda: mlp([3, 6, 2], bmp.Softmax()), 1000, False),
+    "labels": (lambda: mlp([3, 6, 2], bmp.Softmax()), 1000, True),
+    "few labels": (lambda: mlp([3, 20, 3], bmp.Softmax()), FEW // 2, True),
+    "labels that tell more than rows are few": (lambda: mlp([3, 20, 3], bmp.Softmax()), FEW // 2 + 1, False),
+    "labels without a loss": (lambda: mlp([3, 6, 2], bmp.Argmax()), 10, False),
 }
 
 

@@ -108,7 +108,7 @@ def test_a_first_epoch_that_was_interrupted_begins_anew(monkeypatch):
     rest, calls = Descent.rest, []
 
     def interrupted(descent, **options):
-        calls.append(len(descent.objective.y))
+        calls.append(len(descent.objective.x))
         if calls[-1] > 40 and calls.count(calls[-1]) == 1:
             raise KeyboardInterrupt
         rest(descent, **options)
