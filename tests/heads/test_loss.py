@@ -286,7 +286,10 @@ def test_roots_are_matrices(is_diagonal):
     torch.testing.assert_close(root.covered(covariance), dense.mT @ covariance @ dense)
     torch.testing.assert_close(root.uncovered(covariance), inverse.mT @ covariance @ inverse)
     torch.testing.assert_close(root.uncovered(root.covered(covariance)), covariance)
-    torch.testing.assert_close(root.times(3.0).covered(covariance), 9.0 * root.covered(covariance))
+    weight = torch.arange(1, len(covariance) + 1, dtype=F64)
+    weighted = weight[:, None, None] * root.covered(covariance)
+    torch.testing.assert_close(root.times(weight).covered(covariance), weighted)
+    torch.testing.assert_close(type(root).joined([root.some(slice(0, 2)), root.some(slice(2, None))]).part, root.part)
     some = torch.tensor([4, 1])
     torch.testing.assert_close(root.some(some).part, root.part[some])
 

@@ -377,7 +377,7 @@ def test_copies_count_once_where_they_are_known_as_copies(monkeypatch, n):
     assert twice.history.loo_nll[-1] == pytest.approx(once.history.loo_nll[-1], rel=1e-2)
     scores = twice.influence().loo_nll
     torch.testing.assert_close(scores[:n], scores[n:], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(scores[:n], told, rtol=0.05, atol=5e-3)
+    torch.testing.assert_close(scores[:n], told, rtol=0.05, atol=0.02)  # both are at rest, not at one point
 
 
 @pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # of six rows
