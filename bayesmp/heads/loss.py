@@ -19,7 +19,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bayesmp.heads.output_points import output_points, root_of_covariance
+from bayesmp.heads.output_points import N_POINTS, output_points, root_of_covariance
 
 LEAST_CURVED = 1e-8  # share of the steepest curvature that every direction has, so that nothing is divided by zero
 NUMBERS_AT_ONCE = 4_000_000  # probabilities that are formed at once
@@ -191,10 +191,11 @@ class SoftmaxLoss(Loss):
         return self.n_classes - 1
 
     def said(self, latent: Tensor, covariance: Tensor | None, rows: Tensor | slice, noise: float) -> Said:
-        labels, n_points = self.y[rows], 1 if covariance is None else len(_points(self.n_latent, latent))
+        n_points = 1 if covariance is None else N_POINTS
         size = max(1, NUMBERS_AT_ONCE // (n_points * self.n_classes))
-        spreads = [None] * math.ceil(len(latent) / size) if covariance is None else list(covariance.split(size))
-        parts = [self._said(*part) for part in zip(latent.split(size), spreads, labels.split(size), strict=True)]
+        latents, labels = latent.split(size), self.y[rows].split(size)
+        spreads = [None] * len(labels) if covariance is None else covariance.split(size)
+        parts = [self._said(*part) for part in zip(latents, spreads, labels, strict=True)]
         value, pull, root = (torch.cat([part[k] for part in parts]) for k in range(3))
         return Said(value, pull, Root(root))
 
@@ -228,6 +229,11 @@ def contrasts(n_classes: int) -> Tensor:
 
 
 def _points(n: int, like: Tensor) -> Tensor:
-    """`output_points` with a variance of exactly 1 along each direction, so that what V adds to a parabola is exact."""
+    """`output_points` with the covariance of a standard normal, so that what V adds to a parabola is exact. With more
+    directions than points, each direction has a variance of 1, and no more is exact.
+    """
     points = output_points(n, like.dtype, like.device)
-    return points / points.square().mean(0).sqrt()
+    if n > N_POINTS // 2:  # each point has its mirror image
+        return points / points.square().mean(0).sqrt()
+    factor = torch.linalg.cholesky(points.T @ points / N_POINTS)
+    return torch.linalg.solve_triangular(factor, points.T, upper=False).T
