@@ -64,6 +64,8 @@ class Settings:
         first_noise: share of the variance of y that is taken for noise in these steps.
         first_spread: share of the prior's variance that weights are believed to have before the first step.
         spread_pace: which part of the way the variances that activations are averaged over go at each step.
+        covariance_pace: the same of the outputs' covariances that losses of labels are averaged over. A label says less
+            the surer its outputs are; half of the way at a time they swung to and fro without end (docs/lab-notes.md).
         damping_factors: by which the damping of a step falls when it lowers the objective, and rises when it does not.
         least_left: share of all targets that noise is told from, at least, however many weights there are.
         first_rows: examples on which many begin, at least.
@@ -139,6 +141,7 @@ class Settings:
     first_noise: float = 0.01
     first_spread: float = 0.1
     spread_pace: float = 0.5
+    covariance_pace: float = 0.25
     damping_factors: tuple[float, float] = (3.0, 4.0)
     least_left: float = 0.05
     first_rows: int = 1024

@@ -225,7 +225,7 @@ class Descent:
         covariances = state.covariances
         if objective.loss.averages:
             new = objective.covariances(state.mean, look, variances)
-            covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.spread_pace)
+            covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.covariance_pace)
         self.state = replace(state, noise=noise, width=width, spread=tuple(spread), covariances=covariances)
 
     def _spread_of(self, look: Look, layer: int) -> Tensor:
