@@ -116,7 +116,9 @@ class Descent:
 
     @property
     def _covariances(self) -> Tensor | None:
-        return self.state.covariances if self.state.covariances.numel() > 0 else None
+        """What the next step averages over; nothing while it counts no uncertainty."""
+        is_known = self.state.covariances.numel() > 0
+        return self.state.covariances if is_known and not self.fits_only else None
 
     def slopes_at(self, rows: Rows) -> Slopes:
         """Outputs of some examples, and their slopes, where the descent is."""
