@@ -233,7 +233,7 @@ class Softmax(Classifier):
         gain: how many nats a unit of output is worth in training. Priors hold outputs to order one, and with a gain of
             1 no class could become probable.
         scale: factor on the outputs in the predictive: "learn" (from the training data, each example judged without
-            its own message), a number, or None for the gain.
+            its own message; the gain where training has an objective), a number, or None for the gain.
     """
 
     def __init__(self, *, scale: float | str | None = "learn", gain: float = SOFTMAX_GAIN) -> None:

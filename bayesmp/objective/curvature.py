@@ -296,11 +296,12 @@ class OverRows(Curvature):
         return found
 
     def unit_covariances(self, layer: int) -> Tensor:
+        """In float32, because they take long, and activations are only averaged over them."""
         inputs, var, scaled = self.inputs[layer], self.prior_vars[layer], self.scaled[layer]
-        rows = (scaled[:, :, :, None] * (inputs * var)[None, :, None, :]).flatten(0, 1)  # (k n, o, i)
-        mixed = (self.inverse @ rows.flatten(1)).view(rows.shape)
-        taken = rows.permute(1, 2, 0) @ mixed.permute(1, 0, 2)  # (o, i, i)
-        return torch.diag(var) - 0.5 * (taken + taken.transpose(1, 2))
+        rows = (scaled.float()[:, :, :, None] * (inputs * var).float()[None, :, None, :]).flatten(0, 1)  # (k n, o, i)
+        half = torch.linalg.solve_triangular(self._factor.float(), rows.flatten(1), upper=False).view(rows.shape)
+        taken = half.permute(1, 2, 0) @ half.permute(1, 0, 2)  # (o, i, i)
+        return torch.diag(var) - taken.to(var)
 
     @cached_property
     def draws(self) -> list[Tensor]:

@@ -118,7 +118,9 @@ class Descent:
 
     @property
     def _covariances(self) -> Tensor | None:
-        return self.state.covariances if self.state.covariances.numel() > 0 else None
+        """What the next step averages over; nothing while it counts no uncertainty."""
+        is_known = self.state.covariances.numel() > 0
+        return self.state.covariances if is_known and not self.fits_only else None
 
     def slopes_at(self, rows: Rows) -> Slopes:
         """Outputs of some examples, and their slopes, where the descent is."""
@@ -144,8 +146,7 @@ class Descent:
         """The first steps, until the data are fitted."""
         values: list[float] = []
         while self.fits_only:
-            covariances = self._covariances
-            values.append(_counted(self.step().look, covariances, fits_only=True))
+            values.append(_counted(self.step().look, fits_only=True))
             if falls_no_more(values, int(self.objective.n_counted), settings=self.settings):
                 self.state = replace(self.state, n_steps=self.settings.fitting_steps)
         self.state = replace(self.state, n_refused=0)  # what is counted from here on is another objective
@@ -188,7 +189,7 @@ class Descent:
         if not fits_only:
             slope = slope - objective.uncertainty_slope(before.mean, look, variances)
         mean, damping, n_refused = before.mean, before.damping, before.n_refused + 1
-        counted = partial(_counted, covariances=self._covariances, fits_only=fits_only)
+        counted = partial(_counted, fits_only=fits_only)
         limit = counted(start) + ROUNDING * abs(start.value)
         for k in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
@@ -266,11 +267,8 @@ class Descent:
         return DescentState(mean, noise, 1.0, 1.0, 1.0, tuple(spread), mean.new_zeros(0))
 
 
-def _counted(look: Look, covariances: Tensor | None, *, fits_only: bool) -> float:
-    """What a step has to lower: F, or the loss and the prior alone. What a loss that averages over covariances takes
-    from its values, tr(L V) / 2, goes with the log det: slopes count both or neither.
-    """
-    if not fits_only or not math.isfinite(look.value):
-        return look.value
-    fit = look.value - look.curvature.half_log_det
-    return fit if covariances is None else fit + 0.5 * float(look.root.covered(covariances).diagonal(0, 1, 2).sum())
+def _counted(look: Look, *, fits_only: bool) -> float:
+    """What a step has to lower: F, or the loss and the prior alone."""
+    if fits_only and math.isfinite(look.value):
+        return look.value - look.curvature.half_log_det
+    return look.value

@@ -156,34 +156,6 @@ def test_both_forms_agree(sizes, n):
         torch.testing.assert_close(a.curvature.unit_covariances(layer), b.curvature.unit_covariances(layer))
 
 
-def fit_of(look, covariances) -> float:
-    """Mean loss and prior: F without the log det, and without what it says of the loss, -tr(L V) / 2."""
-    fit = look.value - look.curvature.half_log_det
-    if covariances is None:
-        return fit
-    return fit + 0.5 * float((look.root.part @ look.root.part.mT * covariances).sum())
-
-
-@pytest.mark.parametrize("n", [20, 120])
-def test_first_steps_go_down_what_they_lower(n):
-    """They lowered the mean loss without -tr(L V) / 2, and were judged with it. On 300 rows of twelve classes 15 of 24
-    were refused, after twelve looks each, and the belief was the worse for it: NLL .110 of new rows, now .065.
-    """
-    x, y = blobs(n, 3, spread=1.5)
-    descent = descent_of(mlp([2, 6, 3], bmp.Softmax()), x, y)
-    for _ in range(5):
-        descent.step()
-    state, look, variances = descent.state, descent.look(), descent.variances()
-    step, ends = 1e-5 * along(state.mean), []
-    for at in (state.mean + step, state.mean - step):
-        found = descent.objective.look(at, state.noise, state.width, variances, state.covariances)
-        ends.append(fit_of(found, state.covariances))
-    assert -float(look.slope @ along(state.mean)) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
-    while descent.fits_only:
-        descent.step()
-        assert descent.state.n_refused == 0
-
-
 @pytest.mark.parametrize("n", [20, 120])
 def test_every_step_lowers_what_it_is_to_lower(n):
     """Step by step, with covariances, width and spread as they were before the step."""
@@ -191,14 +163,31 @@ def test_every_step_lowers_what_it_is_to_lower(n):
     descent = descent_of(mlp([2, 6, 3], bmp.Softmax()), x, y)
     for _ in range(SETTINGS.fitting_steps + 10):
         before, only_fits, variances = descent.state, descent.fits_only, descent.variances()
-        covariances = before.covariances if before.covariances.numel() > 0 else None
+        covariances = None if only_fits else before.covariances
         descent.step()
         means = before.mean, descent.state.mean
         looks = [descent.objective.look(m, before.noise, before.width, variances, covariances) for m in means]
-        values = [fit_of(look, covariances) if only_fits else look.value for look in looks]
+        values = [look.value - (look.curvature.half_log_det if only_fits else 0.0) for look in looks]
         assert values[1] < values[0] or descent.state.n_refused > 0
         assert descent.state.noise == before.noise
     assert descent.state.covariances.shape == (n, 2, 2)
+
+
+def test_the_first_steps_go_down_what_they_count():
+    """They counted the averaged loss less its share of the log-determinant, which they left out, and went down the
+    averaged loss: up to 11 in a row lowered nothing, twelve tries each, a third of the time of a fit.
+    """
+    x, y = blobs(30, 3, spread=1.3)
+    descent = descent_of(mlp([2, 6, 3], bmp.Softmax()), x, y)
+    for _ in range(4):
+        descent.step()
+    assert descent.fits_only and descent.state.covariances.numel() > 0
+    objective, state, variances = descent.objective, descent.state, descent.variances()
+    slope, step, ends = descent.look().slope, 1e-5 * along(state.mean), []
+    for at in (state.mean + step, state.mean - step):
+        look = objective.look(at, state.noise, state.width, variances, descent._covariances)
+        ends.append(look.value - look.curvature.half_log_det)
+    assert -float(slope @ along(state.mean)) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
 
 
 @pytest.mark.parametrize("n, spread", [(16, 1.3), (60, 0.8), (90, 1.3)])
@@ -280,9 +269,9 @@ def test_influence_and_history_tell_the_same(n):
     """One asks the belief that predictions are made with, the other the descent."""
     x, y = blobs(n, spread=1.3)
     trainer = trained([2, 6, 3], x, y)
-    trainer.run(40)
+    trainer.run(80)
     found = trainer.influence()
-    assert float(found.loo_nll.mean()) == pytest.approx(trainer.history.loo_nll[-1], rel=0.02)
+    assert float(found.loo_nll.mean()) == pytest.approx(trainer.history.loo_nll[-1], rel=0.01)
     assert float(found.leverage.sum()) == pytest.approx(trainer.network.belief.degrees_of_freedom, rel=1e-3)
     some = trainer.influence([5, 3])
     torch.testing.assert_close(some.loo_nll, found.loo_nll[[5, 3]], rtol=1e-4, atol=1e-6)
@@ -314,7 +303,7 @@ def test_scores_are_near_those_of_training_without_a_row():
 
 @pytest.mark.parametrize("n_in, k", [(2, 2), (1, 3)])
 def test_a_linear_softmax_model_against_sampling(n_in, k):
-    """Six weights: 200,000 draws from a broad proposal, weighted by prior and likelihood. Means within .15 of the
+    """Six weights: 60,000 draws from a broad proposal, weighted by prior and likelihood. Means within .15 of the
     posterior's std, std within 12 %, probabilities within .02.
     """
     x, y = blobs(40, k, 2, spread=1.2)
@@ -332,12 +321,12 @@ def test_a_linear_softmax_model_against_sampling(n_in, k):
     spread = 1.7 * torch.linalg.inv(look.curvature.data + torch.diag(look.curvature.prior_rho))
     proposal = torch.distributions.MultivariateNormal(mean, spread)
     torch.manual_seed(0)
-    drawn = proposal.sample((200_000,))
+    drawn = proposal.sample((60_000,))
     outputs = torch.einsum("sow,nw->sno", drawn.view(-1, k, n_in + 1), wide)
     log_probs = torch.log_softmax(3.0 * outputs, 2)
     density = log_probs[:, torch.arange(len(y)), y].sum(1) - 0.5 * drawn.square().sum(1) / 0.3
     weight = torch.softmax(density - proposal.log_prob(drawn), 0)
-    assert float(1.0 / weight.square().sum()) > 20_000, "draws that count"
+    assert float(1.0 / weight.square().sum()) > 6_000, "draws that count"
 
     new = torch.linspace(-4, 4, 9, dtype=F64)[:, None] * torch.ones(1, n_in, dtype=F64)
     outputs = torch.einsum("sow,nw->sno", drawn.view(-1, k, n_in + 1), torch.cat([new, torch.ones(9, 1, dtype=F64)], 1))
@@ -377,7 +366,7 @@ def test_copies_count_once_where_they_are_known_as_copies(monkeypatch, n):
     assert twice.history.loo_nll[-1] == pytest.approx(once.history.loo_nll[-1], rel=1e-2)
     scores = twice.influence().loo_nll
     torch.testing.assert_close(scores[:n], scores[n:], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(scores[:n], told, rtol=0.05, atol=0.02)  # both are at rest, not at one point
+    torch.testing.assert_close(scores[:n], told, rtol=0.05, atol=0.02)
 
 
 @pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # of six rows
