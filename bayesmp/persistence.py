@@ -18,16 +18,16 @@ import hashlib
 import inspect
 import json
 import os
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from bayesmp import atomic
 
 FORMAT = 2  # of the header and the tensors' names; a file with a higher one is refused
 BLOCK = 2**22  # entries moved at a time, so that a store of any size passes through little memory
@@ -39,10 +39,9 @@ CODES = {
     torch.int64: "I64",
 }
 
+PathLike = atomic.PathLike
 TABLE = "table"  # entry of the header of what `bayesmp fit` wrote: an estimator, and what a table's columns mean
 EXPECTED = {"model": "a network", "run": "a training run", "estimator": "an estimator"}
-
-PathLike = str | os.PathLike[str]
 
 
 class DamagedFileError(ValueError):
@@ -64,37 +63,12 @@ def write(path: PathLike, *, kind: str, header: dict[str, Any], tensors: dict[st
     metadata = {"bayesmp": text, "checksum": _checksum([text.encode()])}
     ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # widest first: all are aligned
     checksums = dict.fromkeys(ordered, "0" * 8)
-    target = Path(os.path.realpath(path))  # behind a link, so that the link stays one
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"the folder {str(target.parent)!r} does not exist; create it first")
-    draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(draft, "xb") as file:
-            file.write(_preamble(metadata, checksums, ordered))
-            for name, tensor in ordered.items():
-                checksums[name] = _checksum(_written(_blocks(tensor), file))
-            file.seek(0)
-            file.write(_preamble(metadata, checksums, ordered))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
-        _sync_folder(target.parent)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(error.errno, f"{reason}; the file was not written", str(target)) from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the new name to the disk, too, where the system can (not on Windows)."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    with atomic.writing(path) as file:
+        file.write(_preamble(metadata, checksums, ordered))
+        for name, tensor in ordered.items():
+            checksums[name] = _checksum(_written(_blocks(tensor), file))
+        file.seek(0)
+        file.write(_preamble(metadata, checksums, ordered))
 
 
 def _preamble(metadata: dict[str, str], checksums: dict[str, str], tensors: dict[str, Tensor]) -> bytes:
