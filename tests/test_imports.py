@@ -49,7 +49,7 @@ BESIDE = {
     "examples": set(),
     "groups": set(),
     "metrics": set(),
-    "persistence": {"atomic"},
+    "persistence": {"atomic", "typed"},
     "plots": {"metrics"},
     "priors": {"gaussian"},
     "regime": set(),
@@ -57,7 +57,8 @@ BESIDE = {
     "sites": {"gaussian", "row_file", "staging"},
     "staging": {"row_file"},
     "row_file": set(),
-    "tables": {"atomic"},
+    "tables": {"atomic", "typed"},
+    "typed": set(),
 }
 
 FACES = {"__init__", "__main__"}  # public names, and `python -m bayesmp`
