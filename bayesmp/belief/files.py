@@ -85,8 +85,9 @@ def _read_anchored(described: AnchoredHeader, file: SavedFile, shapes: Shapes, d
     if turn.ndim != 2 or len(turn) < turn.shape[1]:
         raise ValueError(f"'turn' must have the shape (anchors, fewer or as many), got {tuple(turn.shape)}")
     m, r = turn.shape
-    square = {name: file.tensor(name, (r, r), torch.float64) for name in ("half", "reduction")}
-    found = {"turn": turn, **square}
+    found = {"turn": turn}
+    for name in ("half", "reduction"):  # a diagonal, or all of it
+        found[name] = file.tensor(name, (r,) * (1 if len(file.shape(name)) == 1 else 2), torch.float64)
     if described.is_exact and file.tensor("prior_var.0").dtype == torch.float64:  # as AnchoredBasis keeps it
         dtype = torch.float64
     for k, shape in enumerate(shapes):
