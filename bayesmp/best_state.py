@@ -26,6 +26,7 @@ from bayesmp.persistence import SavedFile
 from bayesmp.regime import Regime
 from bayesmp.run import Run
 from bayesmp.settings import SETTINGS, Settings
+from bayesmp.typed import Count, Measured, PositiveFloat
 
 LEAP = 1.0  # nats by which a score is far worse than another
 SHORTER = 0.5  # factor on steps when an epoch is taken back
@@ -240,17 +241,25 @@ def go_back(run: Run, kept: KeptState) -> None:
     run.schedule.resume(kept.counters)
 
 
-def from_file(run: Run, file: SavedFile) -> KeptState | None:
+@dataclass(frozen=True)
+class KeptHeader:
+    """What `KeptState.description` says."""
+
+    epoch: Count
+    scores: tuple[Measured, Measured]
+    is_trusted: bool
+    counters: dict[str, Any]
+    regime: Regime
+    prior_width: PositiveFloat
+
+
+def from_file(run: Run, file: SavedFile, found: KeptHeader | None) -> KeptState | None:
     """What the run in an open file may go back to; `run` is filled with the rest of it."""
-    found = file.header["run"].get("best_state")
     if found is None:
         return None
-    tensors = {}
-    for name, like in tensors_of(run).items():
-        tensors[name] = torch.empty_like(like)
-        file.fill(tensors[name], f"best_state.{name}")
-    regime = Regime(**found["regime"])
-    scores = tuple(found["scores"])
-    return KeptState(
-        found["epoch"], scores, found["is_trusted"], found["counters"], regime, found["prior_width"], tensors
-    )
+    if found.counters.keys() != run.schedule.counters().keys() or found.epoch > run.n_epochs:
+        raise ValueError("best_state is of another run")
+    kept = tensors_of(run).items()
+    tensors = {name: file.like(like, f"best_state.{name}", is_finite=False).to(like.device) for name, like in kept}
+    numbers = found.epoch, found.scores, found.is_trusted, found.counters, found.regime, found.prior_width
+    return KeptState(*numbers, tensors)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesmp import metrics, plots
+from bayesmp import atomic, metrics, plots
 from bayesmp.data import sine, sine_function
 from bayesmp.heads import Regression, RegressionPrediction
 from bayesmp.history import History
@@ -127,5 +127,6 @@ def draw(result: DemoResult, path: str | Path) -> Path:
     plots.regression_bands(
         grid, prediction.mean, prediction.std, data=(result.x, result.y), truth=sine_function, ax=figure.subplots()
     )
-    figure.savefig(path)
+    with atomic.writing(path) as file:
+        figure.savefig(file, format=path.suffix.removeprefix(".") or None)
     return path

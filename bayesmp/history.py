@@ -6,12 +6,13 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from bayesmp.schedules.base import VisitInfo
+from bayesmp.typed import Count, Measured, OneOf, Positive
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,15 @@ class EpochRecord:
             had kept.
     """
 
-    epoch: int
-    steps: tuple[float, ...]
-    n_rejected: int
-    rejected_share: float
-    max_change: float
-    metrics: dict[str, float]
+    epoch: Positive
+    steps: tuple[Measured, ...]
+    n_rejected: Count
+    rejected_share: Measured
+    max_change: Measured
+    metrics: dict[str, Measured]
     seconds: float
-    loo: dict[str, float] = field(default_factory=dict)
-    objective: float | None = None
+    loo: dict[str, Measured] = field(default_factory=dict)
+    objective: Measured | None = None
     is_taken_back: bool = False
     refresh_seconds: float = 0.0
 
@@ -55,10 +56,10 @@ class EpochRecord:
 class Change:
     """A change of the data of a run."""
 
-    epoch: int  # after which it was made; 0: before the first
-    what: str  # "added", "removed", "replaced" or "merged"
-    n_changed: int  # examples that came, went or have new values
-    n_examples: int  # how many there were then
+    epoch: Count  # after which it was made; 0: before the first
+    what: Annotated[str, OneOf(("added", "removed", "replaced", "merged"))]
+    n_changed: Count  # examples that came, went or have new values
+    n_examples: Count  # how many there were then
 
 
 @dataclass(repr=False)
@@ -166,6 +167,14 @@ class History:
         if rows and "steps" not in rows[0]:
             raise ValueError("these rows are flat, as to_rows gives them since 0.2; from_json reads those of to_json")
         return cls.from_json(rows, stopped)
+
+
+def check_history(records: Sequence[EpochRecord]) -> None:
+    """Raise unless these are the records of epochs 1, 2, ... of one run."""
+    if [record.epoch for record in records] != list(range(1, len(records) + 1)):
+        raise ValueError("epochs of the history must be 1, 2, 3, ...")
+    if any("nll" not in record.metrics or record.metrics.keys() != records[0].metrics.keys() for record in records):
+        raise ValueError("every epoch of the history must have the same metrics, 'nll' among them")
 
 
 class EpochTally:

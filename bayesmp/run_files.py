@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from bayesmp import best_state, persistence
+from bayesmp import best_state, persistence, typed
 from bayesmp.checkpoints import Checkpoints
 from bayesmp.diagnosis import Told
-from bayesmp.history import History
+from bayesmp.history import Change, EpochRecord, History, check_history
 from bayesmp.network import Network
 from bayesmp.network_files import learn_from_file
 from bayesmp.run import Run
 from bayesmp.train_config import TrainConfig
+from bayesmp.typed import Count, Measured, Positive
 
+POSITIVE = ("noise", "width", "damping", "smoothing", "step_length", "belief_scale")  # counters that scale something
 NOT_IN_RESULT = ("site_store", "data_store", "debug")  # settings that a run may change between two checkpoints
 
 
@@ -53,52 +56,111 @@ def save(run: Run, path: persistence.PathLike) -> None:
     persistence.write(path, kind="run", header=header, tensors=tensors)
 
 
+@dataclass(frozen=True)
+class DataHeader:
+    """What tells data from others."""
+
+    shape: list[Count]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """What a file says of a run beside its network."""
+
+    config: TrainConfig
+    has_objective: bool
+    history: list[EpochRecord]
+    counters: dict[str, Any]
+    refreshed_at: Count
+    stopped: str
+    device: Literal["cpu", "cuda"]
+    data: dict[Literal["x", "y"], DataHeader]
+    batch_sizes: list[Positive]
+    batch_ids: list[Count]
+    next_id: Count
+    next_batch_id: Count
+    changed_at: Count
+    changes: list[Change]
+    best_state: best_state.KeptHeader | None
+
+
+def header_of(file: persistence.SavedFile) -> RunHeader:
+    """What an open file says of its run."""
+    found = file.entry(RunHeader, "run")
+    with file.understood():
+        if sorted(found.data) != ["x", "y"]:
+            raise ValueError(f"run.data must be about x and y, got {sorted(found.data)}")
+        if not found.batch_sizes or any(part.shape[:1] != [sum(found.batch_sizes)] for part in found.data.values()):
+            raise ValueError(f"run.batch_sizes must add up to the examples of run.data, got {sum(found.batch_sizes)}")
+        if file.shape("sites.slope")[:1] != (len(found.batch_sizes),):
+            raise ValueError(f"'sites.slope' must have one row for each of {len(found.batch_sizes)} batches")
+        if len(set(found.batch_ids)) != len(found.batch_sizes) or len(found.batch_ids) != len(found.batch_sizes):
+            raise ValueError(f"its {len(found.batch_sizes)} batches have {len(set(found.batch_ids))} ids")
+        if found.next_batch_id <= max(found.batch_ids):
+            raise ValueError(f"next_batch_id must be beyond all of batch_ids, got {found.next_batch_id}")
+        if max(found.batch_sizes) > found.config.batch_size:
+            raise ValueError(f"batches must have {found.config.batch_size} examples at most")
+        if max(found.refreshed_at, found.changed_at) > len(found.history):
+            raise ValueError(f"refreshed_at and changed_at must be among {len(found.history)} epochs")
+        check_history(found.history)
+    return found
+
+
 def take(run: Run, file: persistence.SavedFile) -> None:
     """Go on from an open file of a run of the same network, data and settings."""
-    saved, network = file.header["run"], run.network
+    found, network = header_of(file), run.network
     for name, identity in run._identify_data().items():
-        _check_same_data(name, identity, saved["data"][name], file.path)
-    rows = torch.cat(run.members)
-    file.fill(rows, "members")
-    if sum(saved["batch_sizes"]) != len(rows):
-        raise ValueError(f"{file.path!r} does not fit: its batches are not those of {len(rows)} examples")
-    _take_batches(run, list(rows.split(saved["batch_sizes"])), file)
-    run.schedule.make_room(saved["counters"])
-    for name, target in run._state().items():
-        if name != "sites.offset" or name in file.names():  # 0 in files from before there was one
-            file.fill(target, name)
-    run.sites.recount()
-    run.schedule.resume(saved["counters"])
-    run.history = History.from_json(saved["history"], saved["stopped"], saved.get("changes", []))
-    run._refreshed_at = saved["refreshed_at"]
-    run._changed_at = saved.get("changed_at", 0)
-    if run.history.changes and run._changed_at == run.n_epochs > 0:
-        batches = enumerate(run.batch_ids)
-        run._silent = {batch for row, batch in batches if not bool(run.sites.site(row).rho.any())}
-    learn_from_file(network, file)
-    run._flat_targets = network.flat_targets
-    run._best = best_state.from_file(run, file)
-    if network.has_belief:  # else the file was written in the middle of a run
-        network.told = Told.of(run.history.snapshot(), run.x, run.y)
+        _check_same_data(name, identity, file.header["run"]["data"][name], file.path)
+    with file.understood():
+        _take_batches(run, found, file)
+        check_counters(run.schedule.counters(), found.counters)
+        run.schedule.make_room(found.counters)
+        for name, target in run._state().items():
+            file.fill(target, name, is_finite=not name.startswith("schedule."))  # whose limits may be infinite
+        run.sites.recount()
+        run.schedule.resume(found.counters)
+        run.history = History(found.history, found.stopped, found.changes)
+        run._refreshed_at, run._changed_at = found.refreshed_at, found.changed_at
+        if run.history.changes and run._changed_at == run.n_epochs > 0:
+            batches = enumerate(run.batch_ids)
+            run._silent = {batch for row, batch in batches if not bool(run.sites.site(row).rho.any())}
+        learn_from_file(network, file)
+        run._flat_targets = network.flat_targets
+        run._best = best_state.from_file(run, file, found.best_state)
+        file.check_entries(["network", "run"])
+        if network.has_belief:  # else the file was written in the middle of a run
+            network.told = Told.of(run.history.snapshot(), run.x, run.y)
 
 
-def _take_batches(run: Run, members: list[Tensor], file: persistence.SavedFile) -> None:
-    """Take the batches of an open file, and which examples its rows are; files from before data could change do not
-    say it.
-    """
-    saved = file.header["run"]
-    if "ids" in file.names():
-        file.fill(run.ids, "ids")
-        run.labels = file.tensor("labels").clone() if "labels" in file.names() else None
-        run.next_id = saved["next_id"]
-    batch_ids = saved.get("batch_ids", list(range(len(members))))
-    if len(batch_ids) != len(members) or min(saved["batch_sizes"]) < 1:
-        raise ValueError(f"{file.path!r} does not fit: its {len(members)} batches have {len(batch_ids)} ids")
-    if [len(rows) for rows in members] != [len(rows) for rows in run.members]:  # data came or went
-        run._arrange(members, batch_ids)
+def _take_batches(run: Run, found: RunHeader, file: persistence.SavedFile) -> None:
+    """Take the batches of an open file, and which examples its rows are."""
+    rows = file.tensor("members", (len(run.x),), torch.int64, low=0)
+    if sum(found.batch_sizes) != len(rows) or not torch.equal(rows.sort().values, torch.arange(len(rows))):
+        raise ValueError(f"its batches are not those of {len(rows)} examples")
+    run.ids = file.tensor("ids", (len(rows),), torch.int64, low=0, high=found.next_id - 1)
+    if not bool((run.ids.diff() > 0).all()):
+        raise ValueError("ids of examples must rise")
+    run.labels = file.tensor("labels", (len(rows),), torch.int64) if "labels" in file.names() else None
+    run.next_id = found.next_id
+    members = list(rows.to(run.network.device).split(found.batch_sizes))
+    if [len(part) for part in members] != [len(part) for part in run.members]:  # data came or went
+        run._arrange(members, found.batch_ids)
         run._start()
-    run.members, run.batch_ids = members, batch_ids
-    run.next_batch_id = saved.get("next_batch_id", len(members))
+    run.members, run.batch_ids = members, found.batch_ids
+    run.next_batch_id = found.next_batch_id
+
+
+def check_counters(own: Mapping[str, float], saved: Mapping[str, Any]) -> None:
+    """Raise unless saved counters have the names and types of a schedule's own."""
+    if own.keys() != saved.keys():
+        raise ValueError(f"counters must be {sorted(own)}, got {sorted(saved)}")
+    for name, value in own.items():
+        number = saved[name]
+        kind = bool if isinstance(value, bool) else Count if isinstance(value, int) else Measured
+        typed.read(kind, number, f"counters.{name}")
+        if math.isnan(number) or (name in POSITIVE and not 0.0 < number < math.inf):
+            raise ValueError(f"counters.{name} must be a number above 0, got {number!r}")
 
 
 def _check_same_data(name: str, given: dict[str, Any], saved: dict[str, Any], path: str) -> None:
@@ -118,17 +180,9 @@ def _check_same_data(name: str, given: dict[str, Any], saved: dict[str, Any], pa
         )
 
 
-def config_of(file: persistence.SavedFile) -> TrainConfig:
-    """The settings of the run in an open file."""
-    try:
-        return TrainConfig(**file.header["run"]["config"])
-    except TypeError as error:
-        raise ValueError(f"{file.path!r} does not fit this version of bayesmp: {error}") from error
-
-
 def check_same_config(config: TrainConfig, file: persistence.SavedFile, remedy: str) -> None:
     """Raise unless a run in an open file has the settings that decide its result."""
-    saved = config_of(file)
+    saved = header_of(file).config
     names = [entry.name for entry in fields(TrainConfig) if entry.name not in NOT_IN_RESULT]
     values = [(name, getattr(saved, name), getattr(config, name)) for name in names]
     if different := [f"{name} was {then!r}, now {now!r}" for name, then, now in values if then != now]:
@@ -137,7 +191,7 @@ def check_same_config(config: TrainConfig, file: persistence.SavedFile, remedy: 
 
 def find_device(given: str | torch.device | None, file: persistence.SavedFile) -> torch.device:
     """Where the run in an open file goes on."""
-    saved = file.header["run"]["device"]
+    saved = header_of(file).device
     if given is None and saved == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"{file.path!r} was saved on a CUDA device, and there is none here; pass device='cpu' to go on there"

@@ -12,6 +12,7 @@ from bayesmp.estimators.base import Floats
 from bayesmp.gaussian import Moments
 from bayesmp.heads import ClassPrediction
 from bayesmp.network import Network
+from bayesmp.typed import Positive
 
 UNLIKE = 0.99  # share of the training rows that are not unlike the others
 NOISE_ENDS = (0.05, 0.95)  # shares of the training rows between which the noise is told
@@ -37,7 +38,7 @@ class Facts:
 
     source: str
     made: str
-    n_rows: int
+    n_rows: Positive
     guess: tuple[float, ...]
     unlike: float
     noise_std: float | None

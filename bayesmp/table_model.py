@@ -26,7 +26,7 @@ from bayesmp.estimators import MPClassifier, MPRegressor
 from bayesmp.estimators.base import Floats, OutlierWarning
 from bayesmp.heads import ClassPrediction, RegressionPrediction
 from bayesmp.table_facts import Facts, judge_training, spread_of
-from bayesmp.tables import TableEncoder, TableError, Target, plural, require_pandas
+from bayesmp.tables import EncoderHeader, TableEncoder, TableError, Target, plural, require_pandas
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,6 +36,15 @@ MARKED_ROWS = 1_024  # of the training data that can be known again one by one
 FEW_ROWS = 30  # too few to judge calibration
 GAP = 0.03  # of coverage or confidence that is no fault
 SKEWED, EVEN = 2.0, 1.0  # skewness from which logarithms are worth a word, and what they may have themselves at most
+
+
+@dataclass(frozen=True)
+class TableHeader:
+    """What a file says of a table beside the estimator."""
+
+    encoder: EncoderHeader
+    target: Target
+    facts: Facts
 
 
 def check_enough(n_rows: int) -> None:
@@ -240,25 +249,30 @@ class TableModel:
         """The model of a file that `save` wrote."""
         with persistence.opened(path, kinds=("model", "run", "estimator")) as file:
             header = file.header
-        if persistence.TABLE not in header:
-            found = {"model": "a network", "run": "a training run", "estimator": "an estimator"}[header["kind"]]
-            raise TableError(
-                f"{str(path)!r} holds {found} that was saved from Python; only files that `bayesmp fit` made know what "
-                "the columns of a table mean"
-            )
-        table = header[persistence.TABLE]
-        try:
-            target = Target(**table["target"])
-            lists = {name: tuple(table["facts"].get(name, ())) for name in ("guess", "row_marks", "noise_range")}
-            facts = Facts(**{**table["facts"], **lists})
-            encoder = TableEncoder.from_json(table["encoder"])
-        except (KeyError, TypeError) as error:
-            raise TableError(
-                f"{str(path)!r} was written by bayesmp {header['library']}, whose models of tables differ from "
-                "those of this version; fit it again"
-            ) from error
-        kind = MPRegressor if target.task == "regression" else MPClassifier
-        return cls(encoder, target, kind._load(path, is_part=True), facts, header["library"])
+            if persistence.TABLE not in header:
+                found = persistence.EXPECTED[header["kind"]]
+                raise TableError(
+                    f"{str(path)!r} holds {found} that was saved from Python; only files that `bayesmp fit` made know "
+                    "what the columns of a table mean"
+                )
+            table = file.entry(TableHeader, persistence.TABLE)
+            encoder = TableEncoder.of(table.encoder)
+        kind = MPRegressor if table.target.task == "regression" else MPClassifier
+        model = cls(encoder, table.target, kind._load(path, is_part=True), table.facts, header["library"])
+        with file.understood():
+            model._check()
+        return model
+
+    def _check(self) -> None:
+        """Raise unless the parts of a file belong together."""
+        n_columns, n_numbers = len(self.encoder.features), self.estimator.n_features_in_
+        if n_columns != n_numbers:
+            raise ValueError(f"its columns become {n_columns} numbers, and the estimator takes {n_numbers}")
+        n_guess = 2 if isinstance(self.estimator, MPRegressor) else len(self.classes)
+        if len(self.facts.guess) != n_guess:
+            raise ValueError(f"table.facts.guess must have {n_guess} numbers, got {len(self.facts.guess)}")
+        if isinstance(self.estimator, MPRegressor) and self.estimator._target_shape != ():
+            raise ValueError("a table has one target")
 
 
 def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -349,11 +349,12 @@ class Trainer(Run):
             classes: layers and heads of your own that the network uses.
         """
         with persistence.opened(path, kinds=("run",)) as file:
-            network = from_file(file, classes).to(run_files.find_device(device, file))
+            found, place = run_files.header_of(file), run_files.find_device(device, file)
+            network = from_file(file, classes).to(place)
             network.reset()
-            with_objective = file.header["run"].get("has_objective", False)  # before there was one, no run had it
-            trainer = cls._with_known(network, x, y, run_files.config_of(file), with_objective=with_objective)
+            trainer = cls._with_known(network, x, y, found.config, with_objective=found.has_objective)
             trainer._take(file)
+            file.check_all_read()
         return trainer
 
     @classmethod

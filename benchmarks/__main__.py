@@ -25,6 +25,7 @@ FOR_CPU = (
     "estimators",
     "stress",
     "gaussian",
+    "files",
 )
 FOR_GPU = ("cifar10", "big_mlp", "sites", "prediction")
 

@@ -15,7 +15,6 @@ from tests.changed_runs import (
     regression_run,
     sites_of,
 )
-from tests.checkpointed_runs import rewritten
 from tests.helpers import assert_unchanged, blobs, mlp, snapshot
 from tests.test_persistence import assert_same_run
 
@@ -70,21 +69,6 @@ def test_checkpoints_of_a_changed_run(tmp_path):
     assert torch.equal(resumed.ids, trainer.ids)
     with pytest.raises(ValueError, match=r"expected shape \(58, 3\), got \(30, 3\).*trainer\.x, trainer\.y"):
         bmp.Trainer.resume(tmp_path, X[:30], Y[:30])
-
-
-def test_files_from_before_data_could_change_are_read(tmp_path):
-    trainer = regression_run(batch_size=7)
-    trainer.save(tmp_path / "run")
-
-    def forget(header, tensors):
-        del tensors["ids"]
-        for name in ("batch_ids", "next_id", "next_batch_id", "changed_at", "changes"):
-            del header["run"][name]
-
-    rewritten(tmp_path / "run", forget)
-    loaded = bmp.Trainer.load(tmp_path / "run", X[:40], Y[:40])
-    assert_same_run(loaded, trainer)
-    assert loaded.ids.tolist() == list(range(40)) and loaded.next_id == 40 and loaded.batch_ids == trainer.batch_ids
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -122,9 +122,9 @@ def test_200_damaged_files_are_refused_and_nothing_changes(tmp_path):
             assert_same_run(loaded, twin)
             harmless.append(name)
         assert_unchanged(run.network, before)
-    assert len(errors) >= 200 and len(harmless) < 10
+    assert len(errors) >= 200 and harmless == []
     for name, error in errors.items():
-        assert type(error) in (ValueError, persistence.DamagedFileError), name
+        assert type(error) in (ValueError, persistence.DamagedFileError, persistence.UnfitFileError), name
         assert saved(3)[0] in str(error) or "the file does not fit" in str(error), (name, error)
         assert len(str(error)) < 700, name
     assert_same_run(run, twin)
@@ -160,12 +160,3 @@ def test_fit_and_resume_meet_damaged_files_as_load_does(tmp_path):
                     assert_unchanged(net, before)
             else:
                 assert name.startswith("header"), name
-
-
-def test_files_of_the_format_before_checkpoints_are_read(tmp_path):
-    """Such files have no `flat_targets`."""
-    run = bmp.Trainer(network(), X, Y, batch_size=8)
-    run.run(2)
-    run.save(tmp_path / "run")
-    rewritten(tmp_path / "run", lambda header, tensors: header["network"].pop("flat_targets"))
-    assert_same_run(bmp.Trainer.load(tmp_path / "run", X, Y), run)

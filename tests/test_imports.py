@@ -42,13 +42,14 @@ LINE = [
 # Beside the line: everybody may use them, and they use no more than this.
 BESIDE = {
     "arithmetic": set(),
+    "atomic": set(),
     "checkpoints": {"checks", "persistence"},
     "checks": set(),
-    "data": set(),
+    "data": {"atomic"},
     "examples": set(),
     "groups": set(),
     "metrics": set(),
-    "persistence": set(),
+    "persistence": {"atomic", "typed"},
     "plots": {"metrics"},
     "priors": {"gaussian"},
     "regime": set(),
@@ -56,7 +57,8 @@ BESIDE = {
     "sites": {"gaussian", "row_file", "staging"},
     "staging": {"row_file"},
     "row_file": set(),
-    "tables": set(),
+    "tables": {"atomic", "typed"},
+    "typed": set(),
 }
 
 FACES = {"__init__", "__main__"}  # public names, and `python -m bayesmp`

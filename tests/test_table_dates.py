@@ -228,14 +228,6 @@ def test_a_later_table_is_read_as_the_first_one():
         copy.transform(frame("13/3/2024", "14/3/2024", "15/3/2024"))
 
 
-def test_encoders_of_older_files_load():
-    """They say nothing of calendars."""
-    saved = TableEncoder().fit(frame("1", "2", "4", name="a")).to_json()
-    del saved["columns"][0]["calendar"]
-    copy = TableEncoder.from_json(saved)
-    assert copy.transform(frame("3", name="a")).x.tolist() == [[3]]
-
-
 def test_a_table_with_dates_from_fit_to_predict(tmp_path):
     rng = np.random.default_rng(0)
     days = pandas.Series(pandas.date_range("2022-01-01", periods=800))

@@ -6,7 +6,7 @@ import torch
 from scipy import optimize, stats
 
 import bayesmp as bmp
-from bayesmp import metrics, network_files
+from bayesmp import metrics
 from bayesmp.equations.noise import noise_mixture
 from bayesmp.gaussian import Moments
 from bayesmp.varying_noise import VAGUE, _climb, _Prior, learn_varying_noise
@@ -274,30 +274,6 @@ def test_a_run_that_goes_on_finds_the_same(tmp_path):
     trainer.save(tmp_path / "run.safetensors")
     resumed = bmp.Trainer.load(tmp_path / "run.safetensors", x, y)
     assert torch.equal(resumed.network.predict(x).log_prob(y), trainer.network.predict(x).log_prob(y))
-    trainer.run(2, progress=False), resumed.run(2, progress=False)
-    assert torch.equal(resumed.network.predict(x).log_prob(y), trainer.network.predict(x).log_prob(y))
-
-
-def test_files_from_before_have_the_same_noise_everywhere(tmp_path, monkeypatch):
-    """Neither their heads nor what was learned say anything of it; runs go on, and then learn it."""
-    x, y = line(150, growing)
-    trainer = bmp.Trainer(bmp.Network([bmp.Linear(3, 1)], bmp.Regression("learn")), x, y, batch_size=50)
-    trainer.run(3, progress=False)
-    described = type(trainer.network.learned()).description
-    with monkeypatch.context() as then:
-        then.setattr(bmp.Regression, "config", lambda head: {"noise_var": head.noise_var, "tails": head.tails})
-        then.setattr(
-            "bayesmp.learned.Learned.description",
-            lambda learned: {k: v for k, v in described(learned).items() if k != "varying_noise"},
-        )
-        trainer.save(tmp_path / "run.safetensors")
-    old = bmp.load(tmp_path / "run.safetensors")
-    assert old.varying_noise is None and old.predict(x).local_noise is None
-    assert torch.equal(old.predict(x).mean, trainer.network.predict(x).mean)
-    fresh = bmp.Network([bmp.Linear(3, 1)], bmp.Regression("learn"))
-    with network_files.persistence.opened(tmp_path / "run.safetensors", kinds=("run",)) as file:
-        network_files.check_same_network(fresh, file, "")
-    resumed = bmp.Trainer.load(tmp_path / "run.safetensors", x, y)
     trainer.run(2, progress=False), resumed.run(2, progress=False)
     assert torch.equal(resumed.network.predict(x).log_prob(y), trainer.network.predict(x).log_prob(y))
 

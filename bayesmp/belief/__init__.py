@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bayesmp.belief.anchored import Anchored, AnchoredBasis
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, Spectrum, plan, weighted_gram
+from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, Spectrum, plan, weighted_gram, whole
 from bayesmp.belief.full import Full, FullBasis
 from bayesmp.belief.past import Past
 from bayesmp.belief.spread import Spread
@@ -67,4 +67,4 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
     basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points, is_formed)
     couples = description.get("couples", [False] * len(layers))  # older files have variances only
     bases = [Spread(tensors[f"base.{k}"], couples[k]) for k in layers]
-    return Anchored(basis, bases, tensors["half"], tensors["reduction"], n_rows)
+    return Anchored(basis, bases, whole(tensors["half"]), whole(tensors["reduction"]), n_rows)

@@ -13,7 +13,18 @@ from torch import Tensor
 from bayesmp.arithmetic import exact_products
 from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points, summed
-from bayesmp.belief.base import MOST_COUPLED, Belief, Gradients, chunks, in_dtype, lifted, root_of, total, weighted_gram
+from bayesmp.belief.base import (
+    MOST_COUPLED,
+    Belief,
+    Gradients,
+    chunks,
+    in_dtype,
+    lifted,
+    root_of,
+    thin,
+    total,
+    weighted_gram,
+)
 from bayesmp.belief.orthonormal import NEGLIGIBLE, NEGLIGIBLE_WIDE, orthonormal
 from bayesmp.belief.past import Past
 from bayesmp.belief.rest import rest_coupled, rest_spread_evenly
@@ -362,7 +373,7 @@ class Anchored(Belief):
         return self.solve(slopes)
 
     def state(self) -> dict[str, Tensor]:
-        found = {"turn": self.basis.turn, "half": self.half, "reduction": self.reduction}
+        found = {"turn": self.basis.turn, "half": thin(self.half), "reduction": thin(self.reduction)}
         for k, anchor in enumerate(self.basis.anchors):
             parts = {"inputs": anchor.inputs, "slopes": anchor.slopes, "rows": anchor.rows}
             found |= {f"{name}.{k}": part for name, part in parts.items() if part is not None}

@@ -196,6 +196,17 @@ def root_of(matrix: Tensor) -> Tensor:
     return (vectors * values.clamp_min(0.0).sqrt()) @ vectors.T
 
 
+def thin(matrix: Tensor) -> Tensor:
+    """A matrix (r, r) as files hold it: (r,) where it is diagonal, as with equal noise in an exact basis."""
+    values = matrix.diagonal()
+    return values.contiguous() if matrix.count_nonzero() == values.count_nonzero() else matrix
+
+
+def whole(matrix: Tensor) -> Tensor:
+    """The matrix of which `thin` was made."""
+    return torch.diag(matrix) if matrix.ndim == 1 else matrix
+
+
 def chunks(gradients: Gradients, n_numbers: int, least: int = 1) -> Iterator[Gradients]:
     """The gradients of a few examples at a time, as many as can be worked on in cache with n_numbers for each, but not
     fewer than the least.

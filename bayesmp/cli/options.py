@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from bayesmp import tables
+from bayesmp import atomic, tables
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -60,8 +60,9 @@ def check_writable(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
-        if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
-            raise PermissionError(13, "it is a folder, or read-only")
+        if not os.access(atomic.target_of(path), os.W_OK) and path.exists():
+            raise PermissionError(13, "it is read-only")
     except OSError as error:
-        why = "its folder is a file" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
+        is_folder = isinstance(error, (FileExistsError, NotADirectoryError))
+        why = "its folder is a file" if is_folder else error.strerror or str(error)
         raise tables.TableError(f"cannot write {str(path)!r}: {why}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bayesmp import plots, tables
+from bayesmp import atomic, plots, tables
 from bayesmp.cli.errors import note
 from bayesmp.heads import RegressionPrediction
 from bayesmp.stopping import refreshes, tell_unrest
@@ -99,5 +99,6 @@ def draw(model: TableModel, prediction: TablePrediction, y: NDArray[Any], path: 
     if by_all(model):
         figure.suptitle(f"predicted {by_all(model)}", fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with atomic.writing(path) as file:
+        figure.savefig(file, format=path.suffix.removeprefix("."))
     typer.echo(f"picture: {path}")

@@ -6,11 +6,12 @@ import os
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO
 
 from tqdm import tqdm
 
-PathLike: TypeAlias = str | os.PathLike[str]
+from bayesmp import atomic
+from bayesmp.atomic import PathLike
 
 BLOCK = 1 << 20  # bytes read at a time
 TIMEOUT = 60  # seconds without an answer
@@ -76,19 +77,16 @@ def fetch(file: RemoteFile, folder: Path) -> Path:
             verify(target, file.digest)
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     failures = []
     for url in file.urls:
         try:
-            _download(url, partial)
-            if file.digest is not None:
-                verify(partial, file.digest)
-            partial.replace(target)
+            with atomic.writing(target) as draft:
+                _download(url, draft)
+                if file.digest is not None:
+                    verify(Path(draft.name), file.digest)
             return target
         except (OSError, http.client.HTTPException, ChecksumError) as error:
             failures.append((url, error))
-        finally:
-            partial.unlink(missing_ok=True)
     reasons = "".join(f"\n  {url}: {error}" for url, error in failures)
     message = f"could not download {file.name} to {folder}:{reasons}"
     if failures and all(isinstance(error, ChecksumError) for _, error in failures):
@@ -96,16 +94,17 @@ def fetch(file: RemoteFile, folder: Path) -> Path:
     raise DownloadError(message)
 
 
-def _download(url: str, target: Path) -> None:
+def _download(url: str, target: BinaryIO) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": "bayesmp"})  # some hosts refuse urllib's own name
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as response, target.open("wb") as file:
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
         size = int(response.headers.get("Content-Length") or 0)
         with tqdm(
             total=size or None, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1], leave=False, disable=None
         ) as progress:
             n_bytes = 0
             while block := response.read(BLOCK):
-                n_bytes += file.write(block)
+                n_bytes += target.write(block)
                 progress.update(len(block))
+    target.flush()
     if size and n_bytes != size:
         raise OSError(f"the connection ended after {n_bytes} of {size} bytes")

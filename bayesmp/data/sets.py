@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesmp.atomic import PathLike
 from bayesmp.data import formats, sources
-from bayesmp.data.download import ChecksumError, MissingDataError, PathLike, data_directory, fetch
+from bayesmp.data.download import ChecksumError, MissingDataError, data_directory, fetch
 from bayesmp.data.formats import Bytes, Labels
 
 COMPACT_CIFAR = (*(f"train_{i}.npz" for i in range(1, 6)), "test.npz")

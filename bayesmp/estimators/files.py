@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bayesmp import persistence
+from bayesmp import persistence, typed
+from bayesmp.belief.files import TINY
 from bayesmp.data import Scaling, TableScaling
 from bayesmp.estimators.base import AUTO, MPEstimator
-from bayesmp.history import History
+from bayesmp.history import EpochRecord, History, check_history
+from bayesmp.network import Network
 from bayesmp.network_files import from_file
+from bayesmp.typed import Count, Measured, Positive
 
 Self = TypeVar("Self", bound="SavedEstimator")
 
 ARRAYS = ("classes_", "feature_names_in_")  # texts or numbers, kept in the header
 NUMBERS = ("n_features_in_", "n_iter_", "loo_score_", "loo_error_", "_seeds", "_target_shape")
+LARGEST_ARRAY = 2**26  # bytes of labels or names of columns
+CENTRES, WIDTHS = ("mean", "centre"), ("low_width", "high_width")  # of a scaling: any number; may be infinite
 SCALINGS = ("_x_scaling", "_y_scaling")
 ROWS = ("_x", "_y")
 FURTHER = "further_networks"  # entry of the header: those behind the first, whose tensors have a prefix
@@ -43,7 +51,7 @@ class SavedEstimator(MPEstimator):
         described = {
             "type": type(self).__name__,
             "params": _plain_params(self.get_params()),
-            "numbers": {name: learned[name] for name in NUMBERS if name in learned},
+            "numbers": {name: learned.get(name) for name in NUMBERS},
             "arrays": {name: _describe(learned[name], name) for name in ARRAYS if name in learned},
             "history": self.history_.to_json(),
             "stopped": self.history_.stopped,
@@ -84,38 +92,147 @@ class SavedEstimator(MPEstimator):
         with persistence.opened(path, kinds=("estimator",)) as file:
             if persistence.TABLE in file.header and not is_part:
                 raise ValueError(file.misfit(f"an {cls.__name__} that was saved from Python"))
-            found, names = file.header["estimator"], file.names()
-            if found["type"] != cls.__name__:
+            if file.estimator_type != cls.__name__:
                 raise ValueError(
-                    f"{file.path!r} holds an {found['type']}, expected an {cls.__name__}; use {found['type']}.load"
+                    f"{file.path!r} holds an {file.estimator_type}, expected an {cls.__name__}; use "
+                    f"{file.estimator_type}.load"
                 )
-            further = file.header.get(FURTHER, [])  # none in older files
+            found, further = file.entry(EstimatorHeader, "estimator"), file.entry(list[FurtherHeader], FURTHER)
             networks = [from_file(file, classes)]
-            for k, part in enumerate(further):
+            for k, part in enumerate(file.header[FURTHER]):
                 networks.append(from_file(file.part(_prefix(k), network=part["network"]), classes))
-            arrays = {
-                name: file.tensor(name).numpy().copy() for name in names if name.startswith(("rows.", "scaling."))
-            }
-        params = found["params"]
-        if params["hidden"] != AUTO:
-            params["hidden"] = networks[0].layers if params["hidden"] is None else tuple(params["hidden"])
-        model = cls(**params)
-        model.networks_ = networks
-        model.histories_ = [History.from_json(part["history"], stopped=part["stopped"]) for part in (found, *further)]
-        numbers = found["numbers"]
-        if "_seed" in numbers:  # as it was when there was one network
-            numbers["_seeds"] = [numbers.pop("_seed")]
-        for name, value in numbers.items():
-            setattr(model, name, tuple(value) if isinstance(value, list) else value)
-        for name, (values, dtype) in found["arrays"].items():
-            setattr(model, name, np.array(values, dtype=dtype))
-        for name in SCALINGS:
-            parts = {part.rsplit(".", 1)[1]: arrays[part] for part in arrays if part.startswith(f"scaling.{name}.")}
-            kind = TableScaling if "low_width" in parts else Scaling  # older files have a plain one of the inputs, too
-            setattr(model, name, kind(**parts) if parts else None)
-        for name in ROWS:
-            setattr(model, name, arrays.get(f"rows.{name}"))
+            with file.understood():
+                model = cls._from_parts(found, further, networks, file)
+            file.check_entries(["network", "estimator", FURTHER, *([persistence.TABLE] if is_part else [])])
+            file.check_all_read()
         return model
+
+    @classmethod
+    def _from_parts(
+        cls: type[Self],
+        found: EstimatorHeader,
+        further: list[FurtherHeader],
+        networks: list[Network],
+        file: persistence.SavedFile,
+    ) -> Self:
+        """The estimator, after a check that its parts belong together."""
+        params: dict[str, Any] = dict(found.params)
+        numbers = found.numbers
+        if sorted(params) != sorted(cls().get_params()):
+            raise ValueError(f"estimator.params must be {sorted(cls().get_params())}, got {sorted(params)}")
+        if params["hidden"] != AUTO:
+            if params["hidden"] is not None:
+                params["hidden"] = typed.read(tuple[Positive, ...], params["hidden"], "estimator.params.hidden")
+            else:
+                params["hidden"] = networks[0].layers
+        n_outputs, shapes = networks[0].n_outputs, [network.input_shape for network in networks]
+        if set(shapes) != {(numbers.n_features_in_,)} or any(each.n_outputs != n_outputs for each in networks):
+            raise ValueError(f"its networks must take {numbers.n_features_in_} inputs and have as many outputs each")
+        if len(numbers._seeds) != len(networks):
+            raise ValueError(f"there must be a seed for each of {len(networks)} networks, got {len(numbers._seeds)}")
+        model = cls(**params)
+        model.networks_, model.histories_ = networks, []
+        for told, why in [(found.history, found.stopped), *((part.history, part.stopped) for part in further)]:
+            check_history(told)
+            model.histories_.append(History(told, why))
+        for name, value in vars(numbers).items():
+            if value is not None:
+                setattr(model, name, value)
+        for name, array in found.arrays.items():
+            setattr(model, name, _read_array(name, *array))
+        cls._check_arrays(model)
+        d = numbers.n_features_in_
+        model._x_scaling = _read_scaling(file, "_x_scaling", (TableScaling, Scaling), (d,))
+        is_regressor = numbers._target_shape is not None
+        if is_regressor and math.prod(numbers._target_shape or ()) != n_outputs:
+            raise ValueError(f"_target_shape must stand for {n_outputs} targets, got {numbers._target_shape}")
+        model._y_scaling = _read_scaling(file, "_y_scaling", (Scaling,), (n_outputs,)) if is_regressor else None
+        model._x = model._y = None
+        if "rows._x" in file.names():
+            n = file.shape("rows._x")[0]
+            model._x = file.tensor("rows._x", (n, d)).numpy()
+            model._y = _read_targets(file, n, n_outputs, numbers._target_shape)
+        return model
+
+    def _check_arrays(self) -> None:
+        """Raise unless classes and names of columns, where there are any, fit the network."""
+        learned = vars(self)
+        if "feature_names_in_" in learned and len(learned["feature_names_in_"]) != self.n_features_in_:
+            raise ValueError(f"feature_names_in_ must have {self.n_features_in_} names")
+        is_regressor, classes = "_target_shape" in learned, learned.get("classes_")
+        if is_regressor != (classes is None) or is_regressor != self.network_.head.has_noise:
+            raise ValueError("an estimator has either classes, and a network that tells them apart, or targets")
+        if classes is None:
+            return
+        if len(classes) != self.network_.n_outputs or not np.array_equal(np.unique(classes), classes):
+            raise ValueError(f"classes_ must be {self.network_.n_outputs} different ones, in order")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What was learned beside tensors."""
+
+    n_features_in_: Positive
+    n_iter_: Count
+    loo_score_: Measured
+    loo_error_: Measured
+    _seeds: tuple[int, ...]
+    _target_shape: tuple[Positive, ...] | None
+
+
+@dataclass(frozen=True)
+class FurtherHeader:
+    """What a file says of a network behind the first."""
+
+    network: dict[str, Any]
+    history: list[EpochRecord]
+    stopped: str
+
+
+@dataclass(frozen=True)
+class EstimatorHeader:
+    """What a file says of an estimator beside its first network."""
+
+    type: str
+    params: dict[str, str | int | float | bool | list[int] | None]
+    numbers: Numbers
+    arrays: dict[Literal["classes_", "feature_names_in_"], tuple[list[str | bool | int | float], str]]
+    history: list[EpochRecord]
+    stopped: str
+
+
+def _read_array(name: str, values: list[Any], code: str) -> NDArray[Any]:
+    """Texts or numbers, in the type that they had."""
+    if re.fullmatch(r"\|O|\|b1|[<>=|]?[iufU]\d{1,6}", code) is None:
+        raise ValueError(f"{name} must hold texts, numbers or booleans, got the type {code!r}")
+    dtype = np.dtype(code)
+    if len(values) * dtype.itemsize > LARGEST_ARRAY:
+        raise ValueError(f"{name} must take {LARGEST_ARRAY:,} bytes at most, got {len(values)} of {dtype}")
+    found = np.array(values, dtype=dtype)
+    if found.tolist() != values:
+        raise ValueError(f"{name} must hold values of the type {code!r}")
+    return found
+
+
+def _read_scaling(file: persistence.SavedFile, name: str, kinds: Sequence[type], shape: tuple[int, ...]) -> Any:
+    """A scaling of columns; their parts are those of one of these kinds."""
+    prefix = f"scaling.{name}."
+    parts = {part.removeprefix(prefix) for part in file.names() if part.startswith(prefix)}
+    for kind in kinds:
+        names = [part.name for part in fields(kind)]
+        if parts == set(names):
+            found = {}
+            for part in names:
+                limits: dict[str, Any] = {} if part in CENTRES else {"low": TINY, "is_finite": part not in WIDTHS}
+                found[part] = file.tensor(prefix + part, shape, torch.float64, **limits).numpy()
+            return kind(**found)
+    raise ValueError(f"{name} must consist of {[part.name for part in fields(kinds[0])]}, got {sorted(parts)}")
+
+
+def _read_targets(file: persistence.SavedFile, n: int, n_outputs: int, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    if shape is None:  # classes, by their numbers
+        return file.tensor("rows._y", (n,), torch.int64, low=0, high=n_outputs - 1).numpy()
+    return file.tensor("rows._y", (n, n_outputs), torch.float64).numpy()
 
 
 def _prefix(k: int) -> str:

@@ -4,6 +4,10 @@ The file's name holds a key of everything that the result depends on (text, flag
 the file itself, so that a file that was cut short is noticed before it is loaded. It is written under a temporary name
 and then renamed: processes that build at the same moment do not disturb each other. Where the cache cannot be written
 to, the library is built for this process alone.
+
+A library is code that runs here, so only what nobody else could have written is loaded: folder and file must belong to
+this user or to root, and nobody else may write to them, as OpenSSH asks of keys. What is looked at is the opened file,
+and that very file is loaded, whatever its name may lead to by then.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,10 +30,18 @@ FLAGS = ("-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-
 NATIVE = (("-march=native",), ("-mcpu=native",), ())  # the first that the compiler knows
 TIMEOUT = 120.0  # seconds; it takes about two
 SUFFIX = ".so"
+PRIVATE = 0o700  # of folder and libraries: nobody else may write them
+OPENED = Path("/proc/self/fd")  # where the system shows opened files, so that these can be loaded by name
+
+_told: set[str] = set()
 
 
 class NoCompilerError(RuntimeError):
     """There is no C++ compiler, which is no fault of anyone's."""
+
+
+class NotOursError(Exception):
+    """Somebody else could have written a file or a folder."""
 
 
 def load(text: str) -> ctypes.CDLL:
@@ -37,18 +51,21 @@ def load(text: str) -> ctypes.CDLL:
         raise NoCompilerError(f"no C++ compiler found ($CXX, {', '.join(COMPILERS)})")
     key = _key(text, compiler)
     folder = cache_folder()
-    for path in sorted(folder.glob(f"{key}-*{SUFFIX}")):
-        if _is_whole(path):
-            with suppress(OSError):
-                return ctypes.CDLL(str(path))
-        with suppress(OSError):
-            path.unlink()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return ctypes.CDLL(str(_publish(text, compiler, folder, key)))
+        folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+        _check_owned(folder, folder.stat())
+        for path in sorted(folder.glob(f"{key}-*{SUFFIX}")):
+            with suppress(OSError):
+                return _open(path)
+            with suppress(OSError):
+                path.unlink()
+        return _open(_publish(text, compiler, folder, key))
+    except NotOursError as error:
+        _tell(f"{error}, so no compiled kernels are loaded from there, and they are built anew for this process alone")
     except OSError:  # no place to keep it, or one from which nothing can be loaded
-        with tempfile.TemporaryDirectory(prefix="bayesmp-") as own:  # an open library outlives its file
-            return ctypes.CDLL(str(_publish(text, compiler, Path(own), key)))
+        pass
+    with tempfile.TemporaryDirectory(prefix="bayesmp-") as own:  # an open library outlives its file
+        return _open(_publish(text, compiler, Path(own), key))
 
 
 def find_compiler() -> str | None:
@@ -74,7 +91,8 @@ def _publish(text: str, compiler: str, folder: Path, key: str) -> Path:
     partial = Path(name)
     try:
         _compile(text, compiler, partial)
-        return partial.replace(folder / f"{key}-{_digest(partial)}{SUFFIX}")
+        partial.chmod(PRIVATE)
+        return partial.replace(folder / f"{key}-{_digest(partial.read_bytes())}{SUFFIX}")
     finally:
         partial.unlink(missing_ok=True)
 
@@ -108,11 +126,38 @@ def _processor() -> str:
     return "\n".join(found)
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:24]
+def _open(path: Path) -> ctypes.CDLL:
+    """The library of a file that is ours and whole; an OSError if it is not whole."""
+    opened = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        _check_owned(path, os.fstat(opened))
+        with open(opened, "rb", closefd=False) as file:
+            if not path.name.endswith(f"-{_digest(file.read())}{SUFFIX}"):
+                raise OSError(f"{str(path)!r} is not what was built")
+        library = ctypes.CDLL(str(OPENED / str(opened) if OPENED.exists() else path))
+    except BaseException:
+        os.close(opened)
+        raise
+    return library  # its file stays open: the loader knows libraries by name, and this one must never mean another
 
 
-def _is_whole(path: Path) -> bool:
-    with suppress(OSError):
-        return path.name.endswith(f"-{_digest(path)}{SUFFIX}")
-    return False
+def _check_owned(path: Path, status: os.stat_result) -> None:
+    """Raise if somebody other than this user and root can have written a file or a folder, or what is in it."""
+    if not hasattr(os, "geteuid"):
+        return
+    if status.st_uid not in (os.geteuid(), 0):
+        raise NotOursError(f"{str(path)!r} belongs to another user (uid {status.st_uid})")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(status.st_mode)
+        raise NotOursError(f"others may write to {str(path)!r} (mode {mode:o}; `chmod go-w` changes that)")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]
+
+
+def _tell(message: str) -> None:
+    """Warn, once."""
+    if message not in _told:
+        _told.add(message)
+        warnings.warn(message, stacklevel=2)

@@ -6,7 +6,7 @@ is needed: `pip install bayesmp[tables]`.
 """
 
 from bayesmp.tables.dates import Calendar
-from bayesmp.tables.encoder import Column, Encoded, TableEncoder
+from bayesmp.tables.encoder import Column, Encoded, EncoderHeader, TableEncoder
 from bayesmp.tables.files import ENDINGS, check_column, check_ending, ending, read_table, write_table
 from bayesmp.tables.target import Target
 from bayesmp.tables.values import as_numbers, require_pandas
@@ -17,6 +17,7 @@ __all__ = [
     "Calendar",
     "Column",
     "Encoded",
+    "EncoderHeader",
     "TableEncoder",
     "TableError",
     "Target",

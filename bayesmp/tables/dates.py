@@ -10,13 +10,14 @@ import datetime
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bayesmp.tables.values import MOSTLY, Floats, is_text
 from bayesmp.tables.words import TableError
+from bayesmp.typed import OneOf, Range
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -70,12 +71,12 @@ class Calendar:
     """
 
     is_clock: bool
-    order: str | None
+    order: Annotated[str, OneOf(("day", "month"))] | None
     first: float
     last: float
     has_year: bool = False
     has_day: bool = False
-    weekdays: tuple[int, ...] = ()
+    weekdays: tuple[Annotated[int, Range(0, 6)], ...] = ()
 
     @classmethod
     def of(cls, found: Dates) -> Calendar:

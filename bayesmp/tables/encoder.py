@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesmp import typed
 from bayesmp.tables.dates import Calendar, Dates, read_as, read_dates, tell_day, tell_order
 from bayesmp.tables.files import check_column
 from bayesmp.tables.values import (
@@ -23,6 +24,7 @@ from bayesmp.tables.values import (
     tell_reading,
 )
 from bayesmp.tables.words import TableError, plural, some_texts
+from bayesmp.typed import OneOf
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -48,12 +50,16 @@ class Column:
     """
 
     name: str
-    kind: str
+    kind: Annotated[str, OneOf(("number", "category", "date"))]
     median: float = 0.0
     marks_missing: bool = False
     categories: tuple[str, ...] = ()
-    decimal: str | None = None
+    decimal: Annotated[str, OneOf((".", ","))] | None = None
     calendar: Calendar | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind == "date") != (self.calendar is not None):
+            raise ValueError(f"column {self.name!r}: dates have a calendar, and nothing else has, got {self.calendar}")
 
     @property
     def features(self) -> list[str]:
@@ -62,6 +68,14 @@ class Column:
             return [f"{self.name}={category}" for category in self.categories]
         parts = [""] if self.calendar is None else self.calendar.features
         return [self.name + part for part in (*parts, *([f" {MISSING}"] if self.marks_missing else []))]
+
+
+@dataclass(frozen=True)
+class EncoderHeader:
+    """What `TableEncoder.to_json` says."""
+
+    columns: list[Column]
+    left_out: dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +165,14 @@ class TableEncoder:
         return {"columns": [asdict(column) for column in self.columns], "left_out": self.left_out}
 
     @classmethod
+    def of(cls, header: EncoderHeader) -> TableEncoder:
+        """The encoder that was described."""
+        return cls(header.columns, header.left_out)
+
+    @classmethod
     def from_json(cls, saved: dict[str, Any]) -> TableEncoder:
         """The encoder that `to_json` described."""
-        return cls([_column(part) for part in saved["columns"]], dict(saved["left_out"]))
+        return cls.of(typed.read(EncoderHeader, saved, "encoder"))
 
     def _add(self, name: str, values: Series, *, is_category: bool) -> None:
         n_missing = int(values.isna().sum())
@@ -226,14 +245,6 @@ class TableEncoder:
     def _leave_out(self, name: str, why: str) -> None:
         self.left_out[name] = why
         self.notes.append(f"column {name!r} left out: {why}")
-
-
-def _column(saved: dict[str, Any]) -> Column:
-    """The column that `asdict` described; those of older files know no dates."""
-    calendar = saved.get("calendar")
-    if calendar is not None:
-        calendar = Calendar(**{**calendar, "weekdays": tuple(calendar["weekdays"])})
-    return Column(**{**saved, "categories": tuple(saved["categories"]), "calendar": calendar})
 
 
 def _encode_numbers(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bayesmp import atomic
 from bayesmp.tables.values import as_text, require_pandas
 from bayesmp.tables.words import TableError
 
@@ -59,11 +60,12 @@ def read_table(path: Path) -> DataFrame:
 def write_table(frame: DataFrame, path: Path) -> None:
     """Write a CSV, TSV or Parquet file, by its ending."""
     kind = ending(path) or ".csv"
-    if kind == ".parquet":
-        with _needs_pyarrow():
-            frame.to_parquet(path, index=False)
-    else:
-        frame.to_csv(path, index=False, sep="\t" if "tsv" in kind else ",", compression=_packed(path))
+    with atomic.writing(path) as file:
+        if kind == ".parquet":
+            with _needs_pyarrow():
+                frame.to_parquet(file, index=False)
+        else:
+            frame.to_csv(file, index=False, sep="\t" if "tsv" in kind else ",", compression=_packed(path))
 
 
 def _packed(path: Path) -> str | None:

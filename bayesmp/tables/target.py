@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from bayesmp.tables.values import (
     tell_reading,
 )
 from bayesmp.tables.words import TableError, some_texts
+from bayesmp.typed import OneOf
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -42,9 +43,9 @@ class Target:
     """
 
     name: str
-    task: str
+    task: Annotated[str, OneOf(("regression", "classification"))]
     is_whole: bool = False
-    decimal: str | None = None
+    decimal: Annotated[str, OneOf((".", ","))] | None = None
 
     @classmethod
     def decide(cls, values: Series, task: str | None = None) -> tuple[Target, str]:

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import estimator_checks
 
 import bayesmp as bmp
-from bayesmp import many, persistence
+from bayesmp import many
 from bayesmp.data import Scaling
 from bayesmp.influence import predict_left_out
 from bayesmp.joint import look_at_end, refresh
@@ -216,28 +216,6 @@ def test_files_and_pickles_hold_all_of_them(cls, tmp_path):
     for copy in copies:
         copy.partial_fit(x[40:], y[40:])
         np.testing.assert_array_equal(said(copy, x)[0], said(model, x)[0])
-
-
-def test_files_of_one_network_from_before_are_read(tmp_path, monkeypatch):
-    x, y = table(bmp.MPRegressor)
-    model = bmp.MPRegressor(random_state=0, **OPTIONS).fit(x[:40], y[:40])
-    write = persistence.write
-
-    def write_as_before(path, *, kind, header, tensors):
-        assert header.pop("further_networks") == []
-        numbers = header["estimator"]["numbers"]
-        (numbers["_seed"],) = numbers.pop("_seeds")
-        assert header["estimator"]["params"].pop("n_networks") == 1
-        write(path, kind=kind, header=header, tensors=tensors)
-
-    monkeypatch.setattr(persistence, "write", write_as_before)
-    model.save(tmp_path / "old.safetensors")
-    copy = bmp.MPRegressor.load(tmp_path / "old.safetensors")
-    assert copy.n_networks == 1
-    np.testing.assert_array_equal(copy.predict(x), model.predict(x))
-    for one in (copy, model):
-        one.partial_fit(x[40:], y[40:])
-    np.testing.assert_array_equal(copy.predict(x), model.predict(x))
 
 
 @pytest.mark.parametrize("cls", BOTH)

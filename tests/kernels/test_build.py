@@ -108,6 +108,92 @@ def test_a_cache_that_cannot_be_written_to_is_no_obstacle(unbuilt, monkeypatch, 
     assert blocked.read_text() == "not a folder"
 
 
+def build_one(folder):
+    """The file that using a kernel leaves in the cache."""
+    kernels.set_backend("fused")
+    curvature_is_right()
+    (path,) = folder.glob("*")
+    compiled.forget()
+    return path
+
+
+def count_builds(monkeypatch):
+    """Where libraries are built from now on."""
+    folders, publish = [], build._publish
+    monkeypatch.setattr(build, "_publish", lambda *args: folders.append(args[2]) or publish(*args))
+    return folders
+
+
+@needs_compiler
+def test_the_cache_is_private_whatever_the_umask(unbuilt):
+    umask = os.umask(0)
+    try:
+        path = build_one(unbuilt)
+    finally:
+        os.umask(umask)
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (unbuilt, path)] == [0o700, 0o700]
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777], ids=oct)
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_others_may_write_is_not_loaded(what, mode, unbuilt, monkeypatch):
+    """A library that another user put into a cache that all could write to was loaded, and its code run."""
+    path, folders = build_one(unbuilt), count_builds(monkeypatch)
+    (path if what == "file" else unbuilt).chmod(mode)
+    build._told.clear()
+    with pytest.warns(UserWarning, match=rf"others may write to .*mode {mode:o}.*chmod go-w.*this process alone"):
+        curvature_is_right()
+    assert len(folders) == 1 and folders[0] != unbuilt and not folders[0].exists()
+    compiled.forget()
+    with warnings.catch_warnings():  # said once
+        warnings.simplefilter("error")
+        curvature_is_right()
+
+
+@needs_compiler
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_another_user_owns_is_not_loaded(what, unbuilt, monkeypatch):
+    path, folders, fstat, whole = build_one(unbuilt), count_builds(monkeypatch), os.fstat, build.Path.stat
+
+    def of_another(status):
+        return os.stat_result([*status[:4], os.geteuid() + 1, *status[5:10]])
+
+    if what == "file":
+        inode = path.stat().st_ino
+        monkeypatch.setattr(os, "fstat", lambda f: of_another(fstat(f)) if fstat(f).st_ino == inode else fstat(f))
+    else:
+        monkeypatch.setattr(build.Path, "stat", lambda p, **o: of_another(whole(p)) if p == unbuilt else whole(p, **o))
+    build._told.clear()
+    with pytest.warns(UserWarning, match=rf"belongs to another user \(uid {os.geteuid() + 1}\)"):
+        curvature_is_right()
+    assert len(folders) == 1 and folders[0] != unbuilt
+
+
+@needs_compiler
+def test_roots_cache_is_used(unbuilt, monkeypatch):
+    """An administrator may have filled it, e.g. in an image of a container."""
+    path, folders, uid = build_one(unbuilt), count_builds(monkeypatch), os.geteuid()
+    if uid == 0:
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    else:
+        fstat = os.fstat
+        monkeypatch.setattr(os, "fstat", lambda f: os.stat_result([*fstat(f)[:4], 0, *fstat(f)[5:10]]))
+    assert path.exists()
+    curvature_is_right()
+    assert folders == []
+
+
+@needs_compiler
+def test_a_link_in_the_cache_is_not_followed(unbuilt, monkeypatch, tmp_path):
+    """It is replaced by a library of our own."""
+    path = build_one(unbuilt)
+    moved = path.rename(tmp_path / "elsewhere.so")
+    path.symlink_to(moved)
+    curvature_is_right()
+    assert not path.is_symlink() and path.read_bytes() == moved.read_bytes()
+
+
 @needs_compiler
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_cache_is_no_obstacle(unbuilt):

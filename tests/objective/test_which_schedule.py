@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp import persistence
 from bayesmp.gaussian import Gaussian
 from bayesmp.schedules import ObjectiveSchedule, ParallelSchedule, has_objective
 from tests.helpers import linear_data, linear_posterior, mlp
@@ -103,27 +102,6 @@ def test_a_run_that_grows_keeps_its_objective(tmp_path):
     loaded.run(2)
     assert_same_run(loaded, run)
     assert run.network.belief.is_exact
-
-
-def test_a_file_from_before_goes_on_without(tmp_path, monkeypatch):
-    x, y = linear_data(40)
-    write = persistence.write
-
-    def write_as_before(path, *, header, **rest):
-        header["run"].pop("has_objective")
-        write(path, header=header, **rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("bayesmp.schedules.has_objective", lambda *_: False)
-        run = bmp.Trainer(small(), x, y, batch_size=10)
-        patch.setattr(persistence, "write", write_as_before)
-        run.run(3)
-        run.save(tmp_path / "run")
-    loaded = bmp.Trainer.load(tmp_path / "run", x, y)
-    assert isinstance(loaded.schedule, ParallelSchedule)
-    run.run(3)
-    loaded.run(3)
-    assert_same_run(loaded, run)
 
 
 @pytest.mark.usefixtures("few")
