@@ -8,7 +8,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.gaussian import Gaussian
-from bayesmp.schedules import ObjectiveSchedule, ParallelSchedule, has_objective
+from bayesmp.schedules import ObjectiveSchedule, has_objective
 from tests.helpers import linear_data, linear_posterior, mlp
 from tests.test_persistence import assert_same_run
 
