@@ -35,7 +35,8 @@ from bayesmp.objective.curvature import Curvature, OverRows, OverWeights, is_eve
 from bayesmp.objective.function import Held, Slopes, SmoothFunction, Variances
 from bayesmp.objective.witnesses import Witnesses, draw_witnesses
 
-MAX_EXACT = 1024  # weights, or numbers that the loss depends on, up to which all of them tell the curvature
+MAX_EXACT = 1024  # examples, and weights, up to which all of them tell the curvature; for a loss that depends on
+MANY_LATENT = 2  # so many numbers or more, twice as many weights, and numbers of examples
 ROWS_AT_ONCE = 4_000_000  # numbers of the slopes of all weights that are formed at once: as the caches like it
 LEAST_TOLD, TOLD_PER_WEIGHT = 16_384, 32  # numbers that tell the curvature over weights, at least, and for each weight
 
@@ -91,14 +92,15 @@ class Objective:
         self.width_counts = width_counts
         self._kernels: dict[int, Tensor] = {}  # of layers whose inputs are given, under the prior with s = 1
         self.n_counted = float(weight.sum()) * loss.n_latent
-        self.is_over_rows = goes_over_rows(function, prior_rho, len(x) * loss.n_latent)
+        self.is_over_rows = goes_over_rows(function, prior_rho, len(x), loss.n_latent)
 
     @cached_property
     def witnesses(self) -> Witnesses | None:
         """The examples that tell the curvature; None: all."""
         n_weights = len(self.prior_rho)
-        room = MAX_EXACT if self.is_over_rows else max(LEAST_TOLD, TOLD_PER_WEIGHT * n_weights)
-        room = max(1, room // self.loss.n_latent)
+        n_latent = self.loss.n_latent
+        room = most_told(n_latent) if self.is_over_rows else max(LEAST_TOLD, TOLD_PER_WEIGHT * n_weights)
+        room = max(1, room // n_latent)
         return draw_witnesses(self.x, room) if len(self.x) > room else None
 
     def is_like(self, other: Objective) -> bool:
@@ -267,11 +269,18 @@ class Objective:
         return (moved + self.width_counts) / (degrees_of_freedom + self.width_counts)
 
 
-def goes_over_rows(function: SmoothFunction, prior_rho: Tensor, n_rows: int) -> bool:
-    """Whether H is kept over rows, n_rows of them: where they are fewer than weights, or weights are too many, as long
-    as layers are dense and have one prior for all units.
+def most_told(n_latent: int) -> int:
+    """Weights, or numbers of examples, up to which all of them tell the curvature. More numbers per example settle more
+    directions of the weights.
     """
-    is_shorter = n_rows < len(prior_rho) or len(prior_rho) > MAX_EXACT
+    return MAX_EXACT * min(n_latent, MANY_LATENT)
+
+
+def goes_over_rows(function: SmoothFunction, prior_rho: Tensor, n_examples: int, n_latent: int) -> bool:
+    """Whether H is kept over rows: where they are fewer than weights, or weights are too many, as long as layers are
+    dense and have one prior for all units.
+    """
+    is_shorter = n_examples * n_latent < len(prior_rho) or len(prior_rho) > most_told(n_latent)
     return is_shorter and function.is_dense and is_even(function.split(prior_rho))
 
 

@@ -31,6 +31,7 @@ from bayesmp.linearised import Linearised
 from bayesmp.network import Network
 from bayesmp.objective import (
     FEWEST_OF_RESTED,
+    MANY_LATENT,
     MOST_REFUSED,
     Descent,
     DescentState,
@@ -55,15 +56,16 @@ PART_SLACK = 5  # times as much may be left to fall when more rows join as when 
 
 
 def has_objective(network: Network, n_examples: int) -> bool:
-    """Whether training has an objective: where the head has a loss and the belief is exact; that of many weights only
-    where all layers are dense and their units have the same prior (OverRows).
+    """Whether training has an objective: where the head has a loss, and few weights or few examples tell the curvature,
+    or some examples can tell it for all. The latter is for dense layers whose units have the same prior (OverRows), and
+    for noisy targets of few outputs.
     """
     mix = network.head.latent_mix(network.n_outputs)
     if mix is None or network.past is not None:
         return False
     goes_over_rows = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
-    is_told = network.head.has_noise or n_examples * len(mix) <= MAX_EXACT
-    return network.n_weights <= MAX_EXACT or (goes_over_rows and is_told)
+    some_tell = network.head.has_noise and len(mix) <= MANY_LATENT
+    return network.n_weights <= MAX_EXACT or (goes_over_rows and (some_tell or n_examples * len(mix) <= MAX_EXACT))
 
 
 @dataclass(frozen=True)

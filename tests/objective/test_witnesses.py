@@ -89,14 +89,14 @@ def looked(objective, mean, variances):
 
 
 @pytest.mark.usefixtures("little_room")
-@pytest.mark.parametrize("sizes", [[3, 20, 1], [3, 12, 2]])
+@pytest.mark.parametrize("sizes", [[3, 20, 1], [3, 20, 2]])
 def test_the_curvature_is_that_of_the_weighted_witnesses(sizes, monkeypatch):
     """Over rows and over weights, in one part and in several, with and without a slope."""
     x, y = data_of(300, sizes[0], sizes[-1])
     descent = descent_of(network_of(sizes), x, y)
     objective, mean = descent.objective, descent.state.mean
     assert objective.is_over_rows and objective.witnesses is not None
-    assert len(objective.witnesses.rows) <= ROOM // sizes[-1]
+    assert len(objective.witnesses.rows) <= ROOM
     variances = [random_variances(descent)[0] for _ in objective.parts()]
     look = looked(objective, mean, variances)
     rows, weight = objective.witnesses.rows, objective.witnesses.weight
@@ -260,6 +260,8 @@ def test_one_row_more_than_there_is_room_for_changes_little(monkeypatch):
 def test_a_regression_of_any_size_has_an_objective():
     wide = mlp([20, 120, 1], bmp.Regression("learn"))
     assert wide.n_weights > 2048 and has_objective(wide, 100_000)
+    assert has_objective(mlp([20, 120, 2], bmp.Regression("learn")), 100_000)
+    assert not has_objective(mlp([20, 120, 3], bmp.Regression("learn")), 100_000), "too much is settled for 1,024 rows"
     assert not has_objective(mlp([20, 120, 2], bmp.Softmax()), 100_000), "labels of many rows and weights pass messages"
     layers = [bmp.Conv2d(1, 60, (3, 3)), bmp.LeakyReLU(), bmp.Flatten(), bmp.Linear(60 * 36, 1)]
     assert not has_objective(bmp.Network(layers, bmp.Regression("learn"), input_shape=(1, 8, 8)), 100_000)
