@@ -107,6 +107,7 @@ def leave_each_out(
     slope = judged.slope - precision * balance.steps[:n]
     covariance = judged.covariance
     without, n_clipped = without_own(inside, precision, limit=settings.max_leverage[0])
+    var = None
     if balance.leverage is not None and outside is not None:
         var = (without + outside).diagonal(dim1=1, dim2=2)
         for rows in slope.square().sum(1).argsort().tensor_split(min(settings.leverage_groups, n)):
@@ -116,7 +117,7 @@ def leave_each_out(
         covariance = with_own(without, precision)
     taken = TakenOut(covariance, without, slope, precision, n_clipped)
     outputs = outputs_without(judged.mean, taken, turning=turning_of(network, settings))
-    if balance.leverage is not None:
+    if var is not None:
         outputs = Moments(outputs.mean, var)
     return EachLeftOut(judged.mean, taken, outputs)
 

@@ -129,7 +129,9 @@ def _preamble(metadata: dict[str, str], layout: dict[str, Entry]) -> bytes:
 def _blocks(tensor: Tensor) -> Iterator[memoryview]:
     """The bytes of a tensor, a block at a time."""
     for block in tensor.detach().reshape(-1).split(BLOCK):
-        yield memoryview(block.cpu().contiguous().view(torch.uint8).numpy())
+        # a copy: of a single number torch takes any stride for contiguous, and `view` does not
+        block = block.cpu().clone(memory_format=torch.contiguous_format)
+        yield memoryview(block.view(torch.uint8).numpy())
 
 
 def _written(blocks: Iterable[memoryview], file: BinaryIO) -> Iterator[memoryview]:
@@ -395,7 +397,7 @@ class SavedFile:
         if (shape is not None and found_shape != tuple(shape)) or dtype not in (None, entry.dtype):
             wanted = f"{dtype or entry.dtype} of shape {tuple(found_shape if shape is None else shape)}"
             raise self.unfit(f"{whole!r} must be {wanted}, got {entry.dtype} of shape {found_shape}")
-        found = torch.empty(entry.shape, dtype=entry.dtype)
+        found = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
         self._content.seek(self._starts[whole])
         checksum = 0
         for block in _memory(found):

@@ -122,7 +122,8 @@ def train_in_pieces(task: Task, epochs: Sequence[int], *, seed: int, device: tor
     network = task.network(seed).to(device)
     trainer, seconds, rows = bmp.Trainer(network, task.x_train, task.y_train, seed=seed), 0.0, []
     for until in epochs:
-        with measured(device) as cost:
+        with measured(device) as cost, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the row says what came out
             history = trainer.run(until - trainer.n_epochs, progress=False)
         seconds += cost.seconds
         rows.append({"epochs": str(until), "seed": seed, **scores(network, history, task), "seconds": seconds})

@@ -57,7 +57,7 @@ Basis = FullBasis | AnchoredBasis
 def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belief:
     """The belief of a file."""
     layers = range(description["n_layers"])
-    n_rows = description.get("n_rows", 0)  # which files did not say before there was a past
+    n_rows = description["n_rows"]
     points = Points(tensors["points.x"], tensors["points.mixes"]) if "points.x" in tensors else None
     if description["form"] == "full":
         return Full(FullBasis([tensors[f"std.{k}"] for k in layers], points), tensors["whitener"], n_rows)
@@ -65,6 +65,6 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
     variances = [tensors[f"prior_var.{k}"] for k in layers]
     is_formed = description.get("is_formed", False) and tensors["turn"].device.type == "cpu"
     basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points, is_formed)
-    couples = description.get("couples", [False] * len(layers))  # older files have variances only
+    couples = description["couples"]
     bases = [Spread(tensors[f"base.{k}"], couples[k]) for k in layers]
     return Anchored(basis, bases, whole(tensors["half"]), whole(tensors["reduction"]), n_rows)

@@ -20,11 +20,16 @@ def output_points(n_outputs: int, dtype: torch.dtype, device: torch.device) -> T
 
 
 def root_of_covariance(covariance: Tensor) -> Tensor:
-    """R with R R^T = covariance (b, c, c), in double precision; what rounding makes negative counts as nothing."""
+    """R with R R^T = covariance (b, c, c), in double precision; what rounding makes negative counts as nothing.
+
+    Where outputs go together the smallest eigenvalue is rounding. A little is added to all, so that it is the lower
+    triangle that is found, and not now this root and now another one, at which points lie elsewhere.
+    """
     wide = covariance.double()
+    share = max(1e-9, 32.0 * torch.finfo(covariance.dtype).eps)
     size = wide.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + torch.finfo(torch.float32).tiny
     eye = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
-    factor, info = torch.linalg.cholesky_ex(wide + 1e-9 * size * eye)
+    factor, info = torch.linalg.cholesky_ex(wide + share * size * eye)
     failed = info != 0
     if bool(failed.any()):
         values, vectors = torch.linalg.eigh(wide[failed])

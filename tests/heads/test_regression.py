@@ -377,20 +377,3 @@ def test_files_keep_tails(tmp_path):
         again = bmp.load(tmp_path / "model.safetensors")
         assert again.head.tails == tails
         assert torch.equal(again.predict(x).log_prob(y), network.predict(x).log_prob(y))
-
-
-def test_files_from_before_there_were_tails_are_gaussian(tmp_path, monkeypatch):
-    """Their heads say nothing of tails, and their grids hold variances only; runs go on, too."""
-    x, y = linear_with_noise(lambda rng, n: rng.standard_t(3, size=n), n=100)
-    network = bmp.Network([bmp.Linear(3, 1)], Regression("learn", tails="gaussian"))
-    trainer = bmp.Trainer(network, x, y, batch_size=50)
-    trainer.run(3, progress=False)
-    with monkeypatch.context() as then:
-        then.setattr(Regression, "config", lambda head: {"noise_var": head.noise_var})
-        trainer.save(tmp_path / "run.safetensors")
-    again = bmp.load(tmp_path / "run.safetensors")
-    assert again.head.tails == "gaussian" and again.predict(x).is_gaussian
-    assert torch.equal(again.predict(x).std, network.predict(x).std)
-    resumed = bmp.Trainer.load(tmp_path / "run.safetensors", x, y)
-    trainer.run(2, progress=False), resumed.run(2, progress=False)
-    assert torch.equal(resumed.network.predict(x).std, network.predict(x).std)
