@@ -23,6 +23,7 @@ from torch import Tensor
 
 from bayesmp.layers.base import Gradient
 from bayesmp.objective.function import Slopes
+from bayesmp.objective.products import held, met_each
 
 N_DRAWS = 32  # of all weights, where they tell variances
 
@@ -116,9 +117,7 @@ class OverWeights(Curvature):
         return torch.cholesky_inverse(self._factor)
 
     def held(self, part: Slopes) -> Tensor:
-        rows, (n, k) = part.flat(), part.outputs.shape
-        found = (rows @ self.covariance).view(k, n, -1)
-        return torch.einsum("knw,lnw->nkl", found, rows.view(k, n, -1))
+        return held(part, self.covariance)
 
     def held_within(self, part: Slopes | None, rows: Tensor) -> Tensor:
         assert part is not None
@@ -127,15 +126,7 @@ class OverWeights(Curvature):
         return own @ self.covariance @ own.T
 
     def pulls(self, part: Slopes, *, given: Collection[int] = ()) -> list[LayerPull]:
-        n, k = part.outputs.shape
-        mixed = part.flat() @ self.covariance
-        found = []
-        parts = mixed.view(k, n, -1).split([n_out * n_in for n_out, n_in in self.shapes], 2)
-        for layer, (own, gradient, shape) in enumerate(zip(parts, part.gradients, self.shapes, strict=True)):
-            per_weight = own.unflatten(2, shape)  # (k, n, o, i)
-            inputs = None if layer in given else torch.einsum("knoi,knpo->npi", per_weight, gradient.slopes)
-            found.append(LayerPull(inputs, torch.einsum("knoi,npi->knpo", per_weight, gradient.inputs)))
-        return found
+        return [LayerPull(*pulls) for pulls in met_each(part, self.covariance, given)]
 
     def unit_covariances(self, layer: int) -> Tensor:
         start = sum(n_out * n_in for n_out, n_in in self.shapes[:layer])

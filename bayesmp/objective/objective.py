@@ -33,6 +33,7 @@ from bayesmp.heads.loss import Loss, Root, Said
 from bayesmp.layers.base import Gradient
 from bayesmp.objective.curvature import Curvature, OverRows, OverWeights, is_even
 from bayesmp.objective.function import Held, Slopes, SmoothFunction, Variances
+from bayesmp.objective.products import gram
 from bayesmp.objective.witnesses import Witnesses, draw_witnesses
 
 MAX_EXACT = 1024  # examples, and weights, up to which all of them tell the curvature; for a loss that depends on
@@ -110,7 +111,7 @@ class Objective:
 
     def parts(self) -> list[slice]:
         """Examples whose slopes fit into memory at once."""
-        numbers = len(self.prior_rho) * self.loss.n_latent
+        numbers = len(self.prior_rho) * (1 if self.function.is_dense else self.loss.n_latent)  # products.py
         if self.is_over_rows:  # where those in each weight are not formed
             numbers = sum(n_in + n_out * self.loss.n_latent for n_out, n_in in self.function.shapes)
         size = max(1, ROWS_AT_ONCE // numbers)
@@ -162,8 +163,7 @@ class Objective:
             if self.is_over_rows:
                 told.append(through)
                 continue
-            scaled = through.flat()
-            data = scaled.T @ scaled if data is None else data.addmm_(scaled.T, scaled)
+            data = gram(through) if data is None else data.add_(gram(through))
         if self.is_over_rows:
             whole = Slopes.joined(told)
             known = {layer: width * kernel for layer, kernel in self._given_kernels(whole).items()}
