@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BY_CHANCE = 0.01  # share of all pairs of rows with equal targets, above which targets have few values
+BY_CHANCE = 0.01  # share of all pairs of rows that have equal values, above which there are few values
+FEW_DIFFER = 0.1  # share of rows with equal inputs and other targets, next to any rows', below which those are copies
 
 
 def groups_of(x: Any, groups: Any = None) -> Tensor:
@@ -137,16 +138,20 @@ def copies_count_once(x: Any, y: Any) -> Tensor:
     """How often each row counts, (n,) float64: 1, or 1 / m for each of m rows that are copies of one measurement.
 
     Measured again, rows with equal inputs differ by the noise. So equal rows are copies where targets are hardly ever
-    equal by chance, and rows with equal inputs mostly have equal targets. Where equal inputs come with different
-    targets, or targets have few values, equal rows are measurements like any others.
+    equal by chance, and rows with equal inputs mostly have equal targets. Targets with few values, as labels have, may
+    be equal by chance: there inputs must hardly ever be so, by one of their columns, and rows with equal inputs differ
+    ten times as seldom as any two rows do. Else equal rows are measurements like any others.
     """
-    inputs, targets = _numbered(_flat_rows(x)), _numbered(_flat_rows(y))
+    rows, targets = _flat_rows(x), _numbered(_flat_rows(y))
+    inputs = _numbered(rows)
     weight = torch.ones(len(inputs), dtype=torch.float64)
     equal = _numbered(np.stack([inputs, targets], 1))
     n_pairs, n_equal_pairs = _n_pairs(inputs), _n_pairs(equal)
-    n_by_chance = _n_pairs(targets) - n_equal_pairs
-    is_continuous = n_by_chance <= BY_CHANCE * 0.5 * len(inputs) ** 2
-    if n_pairs == 0 or not is_continuous or 2 * n_equal_pairs <= n_pairs:
+    equal_by_chance = (_n_pairs(targets) - n_equal_pairs) / max(1.0, 0.5 * len(inputs) ** 2 - n_pairs)
+    may_differ = 0.5 if equal_by_chance <= BY_CHANCE else FEW_DIFFER * (1.0 - equal_by_chance)
+    if n_pairs > 0 and equal_by_chance > BY_CHANCE and not _has_many_values(rows, inputs):
+        return weight
+    if n_pairs == 0 or not n_pairs - n_equal_pairs < may_differ * n_pairs:
         return weight
     return weight / torch.from_numpy(np.bincount(equal)[equal])
 
@@ -174,6 +179,14 @@ def first_of_copies(x: Any, y: Any) -> Tensor:
     """The first of the rows that are equal in inputs and targets, of all rows, in rising order."""
     pairs = np.stack([_numbered(_flat_rows(x)), _numbered(_flat_rows(y))], 1)
     return torch.from_numpy(np.sort(np.unique(_numbered(pairs), return_index=True)[1]))
+
+
+def _has_many_values(rows: NDArray[Any], numbers: NDArray[np.int64]) -> bool:
+    """Whether different rows hardly ever have the same value in one of their columns."""
+    different = rows[np.unique(numbers, return_index=True)[1]]
+    n_pairs = 0.5 * len(different) * (len(different) - 1)
+    columns = (np.unique(column, return_inverse=True)[1].reshape(-1) for column in different.T)
+    return any(_n_pairs(column) <= BY_CHANCE * n_pairs for column in columns)
 
 
 def _n_pairs(numbers: NDArray[np.int64]) -> float:

@@ -124,12 +124,26 @@ def test_a_measurement_made_again_counts_fully():
     assert groups.copies_count_once(x, y).tolist() == [1.0] * 100
 
 
-@pytest.mark.parametrize("n_values, is_copy", [(2, False), (40, False), (400, True)])
-def test_targets_of_few_values_are_equal_by_chance(n_values, is_copy):
-    """Ratings of few categories: equal rows are people who agree, not copies."""
+@pytest.mark.parametrize("n_values", [2, 40, 400])
+@pytest.mark.parametrize("n_different, is_copy", [(0, True), (6, True), (40, False)])
+def test_targets_of_few_values_are_equal_by_chance(n_values, n_different, is_copy):
+    """Labels that are all the same in the second copy of a table are copied; people who mostly agree are not."""
     y = np.tile(np.arange(200) % n_values, 2).astype(float)
+    y[:n_different] = (y[:n_different] + 1) % n_values
     x = np.tile(np.arange(200.0), 2)[:, None]
-    assert (groups.copies_count_once(x, y) < 1).all() == is_copy
+    weight = groups.copies_count_once(x, y)
+    is_copy |= n_values == 400  # targets that are never equal by chance
+    assert (weight[n_different:200] < 1).all() == is_copy and (weight[:n_different] == 1).all()
+
+
+@pytest.mark.parametrize("spread, expected", [(0.0, 1.0), (1e-3, 0.5)])
+def test_labels_of_inputs_that_are_equal_by_chance_are_measured_again(spread, expected):
+    """A truth table that is written down many times is certain; two equal rows of numbers are one row twice."""
+    table = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+    x = np.tile(table, (50, 1)) + spread * np.random.default_rng(0).normal(size=(200, 2))
+    y = np.tile([0, 1, 1, 0], 50)
+    weight = groups.copies_count_once(np.concatenate([x, x]), np.concatenate([y, y]))
+    assert (weight == expected).all()
 
 
 def test_half_of_the_repeated_rows_decides():
