@@ -167,7 +167,7 @@ def keep_if_best(run: Run, kept: KeptState | None, *, settings: Settings = SETTI
     record = run.history[-1]
     score, in_training = record.loo["nll"], record.metrics["nll"]
     is_early = (run.n_epochs - run._changed_at) * len(run.members) < settings.trusted_visits
-    is_cut = record.loo["clipped"] > settings.worse_clipped
+    is_cut = record.loo["clipped"] > settings.most_clipped
     is_trusted = not (is_early or is_cut or run.schedule.held_back() is not None)
     if not math.isfinite(score) or (kept is not None and not _is_better(score, in_training, is_trusted, kept)):
         return kept

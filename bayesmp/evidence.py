@@ -21,7 +21,6 @@ from bayesmp.belief import (
     FullBasis,
     Plan,
     Points,
-    Spectrum,
     plan,
     weighted_gram,
 )
@@ -64,7 +63,6 @@ class Slice:
     m_out: Moments
     noise: Tensor  # the part of the variance that sweeps take for noise
     features: Tensor | None = None
-    outside: Tensor | float = 0.0  # prior covariance of the outputs that the features miss
 
 
 class Examples:
@@ -88,7 +86,7 @@ class Examples:
             self.known = features.T @ network.past.weights @ features
         self.kept = list(self.slices(with_features=True)) if keeps else None
 
-    def slices(self, *, with_features: bool, with_outside: bool = False) -> Iterator[Slice]:
+    def slices(self, *, with_features: bool) -> Iterator[Slice]:
         """The examples, with their outputs and as much of the rest as is asked for."""
         network = self.network
         size = network.rows_at_once(network.n_outputs)
@@ -98,8 +96,6 @@ class Examples:
             part = Slice(rows, targets, m_out, noise)
             if with_features:
                 part = replace(part, features=self.basis.features(gradients))
-            if with_outside:
-                part = replace(part, outside=self.basis.outside(gradients, part.features))
             yield part
 
     def ask(self, log_weights: Tensor) -> tuple[Evidence, Iterator[tuple[Slice, Tensor]]]:
@@ -143,48 +139,6 @@ class Examples:
             else:
                 found = belief.covariance(self.network.gradients(part.x)[1])
             yield part, found.to(part.m_out.mean)
-
-
-class InOneEigensystem(Examples):
-    """The same for an exact basis that is asked again and again: while the messages differ by a factor only, as with
-    another noise, all answers come from one eigensystem.
-    """
-
-    def __init__(self, network: Network, basis: Basis, x: Tensor, y: Tensor, weight: float) -> None:
-        super().__init__(network, basis, x, y, weight, keeps=False)
-        self.kept = list(self.slices(with_features=True, with_outside=True))
-        self._rho = y.new_zeros(0)  # with which the eigensystem was made
-
-    def ask(self, log_weights: Tensor) -> tuple[Evidence, Iterator[tuple[Slice, Tensor]]]:
-        assert self.kept is not None
-        to_latent = self.network.head.to_latent
-        rho = torch.cat([to_latent(part.m_out, part.y, log_weights).rho for part in self.kept])
-        factor = _common_factor(rho, self._rho)
-        if factor is None:
-            self._rho, factor = rho, 1.0
-            is_even = self.known is None and _common_factor(rho, torch.ones_like(rho)) is not None
-            if isinstance(self.basis, AnchoredBasis) and is_even:  # the examples are the anchors
-                self._precision = self.weight * float(rho.max()) * self.basis.own_precision
-            else:
-                self._precision, _ = self.accumulate(log_weights)
-            self._spectrum = Spectrum.of(self._precision, self.known)
-            self._turned = [self._spectrum.turn(part.features) for part in self.kept if part.features is not None]
-        precision = factor * self._precision
-        whole = torch.diag(precision) if precision.ndim == 1 else precision
-        return self.evidence(whole, None), self._scaled(factor)
-
-    def _scaled(self, factor: float) -> Iterator[tuple[Slice, Tensor]]:
-        assert self.kept is not None
-        for part, turned in zip(self.kept, self._turned, strict=True):
-            yield part, self._spectrum.covariance(turned, part.outside, factor).to(part.m_out.mean)
-
-
-def _common_factor(values: Tensor, others: Tensor) -> float | None:
-    """The number that makes all of the others these values, but for rounding; None if there is none."""
-    if values.shape != others.shape:
-        return None
-    low, high = (float(end) for end in torch.aminmax(values / others))
-    return high if high - low <= 8 * torch.finfo(values.dtype).eps * abs(high) else None
 
 
 # --- the coordinates -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesmp.arithmetic import few_threads
 from bayesmp.belief import Belief, Plan
 from bayesmp.each_left_out import can_leave_each_out, leave_each_out, turning_of
-from bayesmp.evidence import Evidence, Examples, InOneEigensystem, Slice, make_basis, plan_belief
+from bayesmp.evidence import Evidence, Examples, Slice, make_basis, plan_belief
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Moments
 from bayesmp.groups import first_of_copies
@@ -100,10 +100,7 @@ def refresh(
     head = network.head
     keeps = len(x_seen) * network.n_outputs * planned.rank <= STORED_NUMBERS
     rounds = settings.noise_rounds if head.is_learned and head.has_noise and keeps else 1
-    if rounds > 1 and planned.is_exact:
-        examples: Examples = InOneEigensystem(network, basis, x_seen, y_seen, weight)
-    else:
-        examples = Examples(network, basis, x_seen, y_seen, weight, keeps=keeps)
+    examples = Examples(network, basis, x_seen, y_seen, weight, keeps=keeps)
     low, high = 0.0, math.inf
     log_weights = log_weights[head.heard]
     for _ in range(rounds):

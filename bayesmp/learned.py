@@ -29,7 +29,7 @@ class Learned:
         varying_noise: how the noise depends on the input; None where it is the same everywhere.
         fitted: how activations are averaged over the belief, where training had an objective; else None.
         belief_scale: factor on variances under the joint belief, judged by rows that joined late (objective/unseen.py).
-        prior_width: factor on all prior variances that the data have chosen (schedules/prior_width.py).
+        prior_width: factor on all prior variances that the data have chosen (objective/objective.py).
         flat_targets: whether targets came as (n,), not (n, 1).
         told: the run's history and moments of its data, for `diagnose`; files do not hold it.
     """

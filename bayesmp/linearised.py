@@ -13,6 +13,7 @@ from bayesmp.flat_weights import FlatWeights
 from bayesmp.gaussian import Moments
 from bayesmp.graph import Graph, Node, Trace
 from bayesmp.layers.base import Gradient, Local, Shape, Weights
+from bayesmp.layers.linear import all_dense
 from bayesmp.regime import Regime
 
 PREDICT_BUDGET = {"cpu": 4_000_000, "cuda": 400_000_000}  # numbers in the widest layer of one prediction batch
@@ -87,11 +88,9 @@ class Linearised:
         return trace.outputs, self._noise(trace)
 
     def _noise(self, trace: Trace) -> Tensor:
-        if (
-            self.adjust is None and self.regime.input_noise and bool((self.sum_share == 1.0).all())
-        ):  # else too little is left to weaken a pull
+        if self.adjust is None and not all_dense([node.layer for node in self.graph.nodes]):
             return self.graph.output_noise(trace)
-        return torch.zeros_like(trace.outputs.mean)
+        return torch.zeros_like(trace.outputs.mean)  # of dense layers too little is left to weaken a pull
 
     def last_inputs(self, x: Tensor) -> Tensor:
         """Mean inputs of the last layer with weights, (b, h)."""

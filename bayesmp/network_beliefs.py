@@ -110,7 +110,7 @@ class NetworkBeliefs(Structure[P]):
 
     @property
     def prior_width(self) -> Factor:
-        """Factor on all prior variances that the data have chosen (schedules/prior_width.py); 1 before training."""
+        """Factor on all prior variances that the data have chosen (objective/objective.py); 1 before training."""
         return self._prior_width
 
     @prior_width.setter
@@ -325,9 +325,9 @@ class NetworkBeliefs(Structure[P]):
 
     # --- weights, flat and by layer ----------------------------------------------------------------------------------
 
-    def weights(self, belief: Gaussian | None = None, *, scale: Factor = 1.0) -> list[Weights]:
+    def weights(self, belief: Gaussian | None = None, *, scale: Factor | Tensor = 1.0) -> list[Weights]:
         """Moments of all weights per layer, from a flat belief (the marginal if not given): variances as sums of
-        these weights have them, with the layer's share, times `scale`.
+        these weights have them, with the layer's share, times `scale`, one for all or one per layer.
         """
         return self.flat.moments(self.marginal if belief is None else belief, scale * self.sum_share)
 

@@ -12,18 +12,13 @@ class Regime:
 
     Attributes:
         sees: what layers are handed as beliefs about their weights. "cavity": beliefs that have not seen the example
-            (sequential schedule; every inner product in its exact form). "marginal": beliefs that have (parallel).
-        activations: "moments" matches mean and variance behind an activation; "linear" takes it as linear around the
-            mean of its input; "means" tells its mean and slope alone, for weights that are known and variances of sums
-            that are given (objective/).
-        input_noise: whether the variance of an activation counts as noise in the inputs of the weights above it. It is
-            the variance of weights below, which all examples share, so in truth it is not fresh noise; without it the
-            variance still counts where it belongs, in the variance of the sums above.
+            (sequential schedule; inner products treat each term apart). "marginal": beliefs that have (parallel).
+        activations: "moments" matches mean and variance behind an activation; "means" tells its mean and slope alone,
+            for weights that are known and variances of sums that are given (objective/).
     """
 
     sees: Literal["cavity", "marginal"] = "marginal"
-    activations: Literal["moments", "linear", "means"] = "moments"
-    input_noise: bool = True
+    activations: Literal["moments", "means"] = "moments"
 
     def to_json(self) -> dict[str, Any]:
         """What files keep of it."""
@@ -32,5 +27,4 @@ class Regime:
 
 EXAMPLE_BY_EXAMPLE = Regime(sees="cavity")
 MOMENTS = Regime()
-LINEAR = Regime(activations="linear", input_noise=False)
-MEANS = Regime(activations="means", input_noise=False)
+MEANS = Regime(activations="means")

@@ -203,14 +203,7 @@ class Run:
         found = self._refresh(size, seed=1)  # the same examples each time
         clipped = found.n_clipped / len(found.outputs)
         if found.constant is not None and not schedule.judges_constant:
-            told = self.history[-1].metrics
-            if clipped <= SETTINGS.worse_clipped:
-                schedule.hear_score(found.scores["nll"], told.get("rmse", told["nll"]))
             schedule.hear_constant(found.constant)
-        if found.fitted is None and found.belief is not None:
-            n_products = self._products_per_pass(size)
-            with few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-                schedule.hear_belief(found.belief, *self._heard())
         marginal = network.marginal
         moved = ((marginal.mean - self._last_mean).square() * marginal.rho).mean().sqrt()
         self._last_mean.copy_(marginal.mean)

@@ -22,16 +22,12 @@ class Settings:
         heard_visits: to about so many of the visits that its memory covers the metric listens, once that is full,
         heard_gap: but at least to one of so many.
         share_memory: visits over which shares of sums follow those of a renewed metric.
-        linear_share: share of the weights' variance that sweeps of the linear regime see.
-        max_ridge: largest share of its inputs' variance that a layer may hear of.
-        ridge_pace: which part of the way to what a refreshed belief says ridges go.
-        ridge_rows: examples on which they are measured, at most; of large networks fewer.
+        full_inputs: inputs of a dense layer up to which sweeps see all of its share of the weights' variance; with more
+            of them they see this number over theirs (docs/lab-notes.md, "one rule for messages").
         trust: training starts with at most this share of all y as noise, and lets it grow by this factor per visit.
         label_trust: the same for how far labels may be from what the network says.
-        worse_score: nats by which a leave-one-out score must lie above the best one to tell of too much noise.
-        worse_refreshes: how often in a row it must.
-        worse_clipped: share of examples with a leverage that was cut, beyond which a score tells nothing of noise: it
-            is far too good where examples hold their own outputs.
+        most_clipped: share of examples with a leverage that was cut, beyond which a score tells nothing: it is far too
+            good where examples hold their own outputs.
         precision_factor: no weight's precision may grow or shrink by more than this in one visit.
         refresh_growth: the belief is refreshed in training whenever the number of epochs has grown by this factor, if
             the visits pay for it (budget.py).
@@ -87,7 +83,6 @@ class Settings:
             shared weights.
         width_counts: directions of the weights that say that the prior is as wide as its rule has it.
         width_range: least and largest factor on its variances.
-        width_visits: visits before which nothing is known of it.
         most_stood_for: so many of the data may an example stand for whose leverage conjugate gradients tell.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
@@ -104,15 +99,10 @@ class Settings:
     heard_visits: int = 25
     heard_gap: int = 4
     share_memory: int = 25
-    linear_share: float = 0.3
-    max_ridge: float = 2.0
-    ridge_pace: float = 0.5
-    ridge_rows: int = 64
+    full_inputs: int = 16
     trust: tuple[float, float] = (0.01, 1.02)
     label_trust: tuple[float, float] = (0.1, 1.02)
-    worse_score: float = 0.05
-    worse_refreshes: int = 2
-    worse_clipped: float = 0.5
+    most_clipped: float = 0.5
     precision_factor: float = 2.0
     refresh_growth: float = 1.3
     refresh_start: float = 4e10
@@ -158,7 +148,6 @@ class Settings:
     turning: float = 0.4
     width_counts: float = 20.0
     width_range: tuple[float, float] = (1 / 64, 64.0)
-    width_visits: int = 50
     most_stood_for: float = 4.0
     max_leverage: tuple[float, float] = (0.95, 0.5)
 

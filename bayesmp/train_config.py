@@ -21,7 +21,7 @@ class TrainConfig:
             trains; None: in networks of dense layers only (schedules/metric.py). Predictions are made with the joint
             belief in any case.
         learn_prior: whether the data choose how wide the prior is, by one factor on all its variances, where the joint
-            belief is exact (schedules/prior_width.py); None: where noise is learned, too, and no prior was given.
+            belief is exact (objective/objective.py); None: where noise is learned, too, and no prior was given.
         site_store: "auto", "device", "host" or "disk": where the sites live (sites.py).
         site_dtype: "float32", "float64" or "bfloat16"; the network's own precision if None.
         data_store: "auto", "device" or "host": where the training inputs lie; from the host each batch is copied to

@@ -8,7 +8,6 @@ from torch.nn import functional
 import bayesmp as bmp
 from bayesmp.belief import AnchoredBasis, Belief, FullBasis
 from bayesmp.gaussian import Gaussian
-from bayesmp.regime import LINEAR
 
 torch.set_num_threads(1)
 
@@ -37,12 +36,14 @@ def convolutional(n_out=2, dtype=torch.float64):
 
 
 def ready(network, dtype):
-    """At random means, as if trained; sweeps linear, so that slopes are those of the plain function at the means."""
+    """At random means, as if trained; sums see nothing of the variance, so that slopes are those of the plain function
+    at the means.
+    """
     network.to(dtype)
     generator = torch.Generator().manual_seed(3)
     mean = 0.7 * torch.randn(network.n_weights, generator=generator, dtype=torch.float64).to(dtype)
     network.marginal = Gaussian.from_moments(mean, torch.full_like(mean, 0.01))
-    network.regime = LINEAR
+    network.sum_share.zero_()
     return network
 
 

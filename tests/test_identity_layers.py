@@ -301,6 +301,16 @@ def test_a_layer_of_ones_own_trains_between_others():
     assert draws.isfinite().all() and draws.shape == (3, 80, 1)
 
 
+def test_shares_of_sums_may_be_asked_for_beside_a_layer_of_ones_own():
+    """What such a layer has for inputs nobody knows; a number of them was once looked for, and the run refused."""
+    x, y = linear_data(30, n_in=3)
+    network = bmp.Network([bmp.Linear(3, 20), bmp.LeakyReLU(), Gain(20), bmp.Linear(20, 1)], bmp.Regression(0.1))
+    trainer = bmp.Trainer(network, x, y, batch_size=10, joint=True)
+    assert (trainer.schedule.seen_shares == 1.0).all()
+    trainer.run(2)
+    assert network.predict(x.float()).std.isfinite().all()
+
+
 def test_a_layer_that_cannot_tell_its_gradient_is_refused_before_anything_is_changed():
     """By name, and with what was learned before still there."""
     x, y = linear_data(20, n_in=3, n_out=3)

@@ -164,7 +164,7 @@ def test_the_past_holds_its_share_of_the_degrees_of_freedom(monkeypatch):
     assert found == pytest.approx(left, rel=1e-6)
     some = trainer.influence([7, 3])  # one alone holds as much as among all
     torch.testing.assert_close(some.leverage, trainer.influence().leverage[[7, 3]])
-    assert found < 0.97 * _plain_leverage(trainer), "else the factor is 1, and this test sees nothing"
+    assert found < 0.98 * _plain_leverage(trainer), "else the factor is 1, and this test sees nothing"
 
 
 def _plain_leverage(trainer) -> float:

@@ -116,15 +116,6 @@ def test_wide_layers_keep_what_examples_have_sent():
     assert merged.check_invariant() < 1e-12
 
 
-def test_ridges_become_those_of_all_data_on_average():
-    x, y = linear_data(30, n_in=4)
-    parts = [run(x[k : k + n], y[k : k + n], sizes=(4, 20, 1), batch_size=8, joint=True) for k, n in SPLIT]
-    merged = bmp.merge(parts)
-    mean = sum(n / 30 * part.schedule.ridges[2] for part, (_, n) in zip(parts, SPLIT, strict=True))
-    assert 0.0 < float(mean) < 1.0
-    torch.testing.assert_close(merged.schedule.ridges[2], mean)
-
-
 def half(k):
     return X[20 * k : 20 * k + 20], Y[20 * k : 20 * k + 20]
 

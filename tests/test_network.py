@@ -6,7 +6,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.regime import LINEAR, MOMENTS
+from bayesmp.regime import MEANS, MOMENTS
 from tests.helpers import assert_unchanged, blobs, linear_data, mlp, snapshot
 
 CNN = [
@@ -99,7 +99,7 @@ def test_a_new_network_believes_its_prior_and_reset_returns_to_it():
     network = trained()
     assert not torch.equal(network.marginal.tau, network.prior.tau)
     assert network.belief is not None
-    network.sum_share[0], network.regime = 0.4, LINEAR
+    network.sum_share[0], network.regime = 0.4, MEANS
     start = network.start.clone()
     network.reset()
     assert (network.sum_share == 1.0).all() and torch.equal(network.start, start)

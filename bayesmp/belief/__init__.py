@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bayesmp.belief.anchored import Anchored, AnchoredBasis
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, Spectrum, plan, weighted_gram, whole
+from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, plan, weighted_gram, whole
 from bayesmp.belief.full import Full, FullBasis
 from bayesmp.belief.past import Past
 from bayesmp.belief.spread import Spread
@@ -44,7 +44,6 @@ __all__ = [
     "Past",
     "Plan",
     "Points",
-    "Spectrum",
     "Spread",
     "from_state",
     "plan",

@@ -133,12 +133,6 @@ class AnchoredBasis:
         """
         return 1.0 / self.turn.square().sum(0)
 
-    def outside(self, gradients: Gradients, features: Tensor | None = None) -> Tensor:
-        """(b, k, k): covariance under the prior of what lies outside the span; rounding where nothing does."""
-        features = self.features(gradients) if features is None else features
-        whole = self.own_products(gradients, self.priors)
-        return lifted(whole - features @ features.transpose(1, 2), whole)
-
     def own_products(self, gradients: Gradients, bases: Sequence[Spread]) -> Tensor:
         """(b, k, k): J_x D^{-1} J_x^T over the layers that take part."""
         parts = zip(self.anchors, in_dtype(gradients, self.dtype), bases, strict=True)

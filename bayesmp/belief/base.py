@@ -138,42 +138,6 @@ class Belief(ABC):
         """The same on another device, in another precision."""
 
 
-@dataclass(frozen=True)
-class Spectrum:
-    """Exact beliefs for any factor c on what the data say, c V diag(values) V^T in the coordinates of a basis."""
-
-    values: Tensor
-    vectors: Tensor | None  # None: the coordinates themselves
-
-    @classmethod
-    def of(cls, precision: Tensor, known: Tensor | None = None) -> Spectrum:
-        """From (r, r), or (r,) where it is diagonal; beside what is known already, (r, r), and not multiplied by c.
-
-        With (I + known) = L L^T all is as without it in the coordinates L^T.
-        """
-        if known is not None:
-            eye = torch.eye(len(known), dtype=known.dtype, device=known.device)
-            factor = torch.linalg.cholesky(eye + known)
-            half = torch.linalg.solve_triangular(factor, precision, upper=False)
-            values, vectors = eigh(torch.linalg.solve_triangular(factor, half.T, upper=False))
-            return cls(values.clamp_min(0.0), torch.linalg.solve_triangular(factor.T, vectors, upper=True))
-        if precision.ndim == 1:
-            return cls(precision, None)
-        values, vectors = eigh(precision)
-        return cls(values.clamp_min(0.0), vectors)
-
-    def turn(self, features: Tensor) -> Tensor:
-        """Features (b, k, r) along the eigenvectors."""
-        if self.vectors is None:
-            return features
-        return (features.flatten(0, 1) @ self.vectors.to(features)).view_as(features)  # as one product, not b of them
-
-    def covariance(self, turned: Tensor, outside: Tensor | float, factor: float) -> Tensor:
-        """(b, k, k), from turned features and what lies outside the span of the basis."""
-        left = 1.0 / (1.0 + factor * self.values)
-        return (turned * left.to(turned)) @ turned.transpose(1, 2) + outside
-
-
 def weighted_gram(features: Tensor, rho: Tensor) -> Tensor:
     """sum over examples and outputs of rho f f^T, (r, r) in float64, for features (b, k, r) and rho (b, k)."""
     total = torch.zeros(features.shape[2], features.shape[2], dtype=torch.float64, device=features.device)

@@ -42,10 +42,6 @@ class FullBasis:
             [rows.formed().double() * std.flatten() for rows, std in zip(anchors, self.stds, strict=True)], 1
         )
 
-    def outside(self, gradients: Gradients, features: Tensor | None = None) -> float:
-        """Covariance under the prior of what lies outside the span: nothing does."""
-        return 0.0
-
     def believe(self, precision: Tensor, missed: Sequence[Tensor] | None = None) -> Full:
         """The belief, given sum_n features^T Lambda features (r, r)."""
         eye = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)

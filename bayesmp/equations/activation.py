@@ -61,12 +61,6 @@ def leaky_relu_mean(m_in: Moments, leak: float) -> SlopedMoments:
     return SlopedMoments(leak * m_in.mean + (1.0 - leak) * rectified, nothing, leak + (1.0 - leak) * cdf)
 
 
-def leaky_relu_linearised(m_in: Moments, leak: float) -> SlopedMoments:
-    """The same for the activation as a line through its value at the mean of x, with the slope that it has there."""
-    slope = torch.where(m_in.mean < 0, leak, 1.0).to(m_in.mean)
-    return SlopedMoments(slope * m_in.mean, slope.square() * m_in.var, slope)
-
-
 def leaky_relu_to_input(m_in: Moments, m_out: Gaussian, leak: float) -> Gaussian:
     r"""Message to x: the marginal of x under m_in(x) m_out(max(x, leak x)), divided by m_in.
 

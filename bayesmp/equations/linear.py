@@ -5,12 +5,12 @@ Exact form, with v_i = Var[a_i] E[w_i]^2 + E[a_i^2] Var[w_i] the share of term i
     to w_i: tau = t_i E[a_i], rho = r_i E[a_i^2];   to a_i: tau = t_i E[w_i], rho = r_i E[w_i^2]
 It needs a (b, p, o, i) array. Matrix form: the term's own share stays in, D = 1 + rho_z var for every i, so that with
     q = rho_z / D,  e = (tau_z - rho_z mean) / D
-everything is a product of the map. Its error is O(1 / fan-in); `prefers_exact` is the rule that picks.
+everything is a product of the map. Its error is O(1 / fan-in).
 
-Cavity and marginal. The exact form above belongs to beliefs that have not seen the example (`at_cavity=True`,
-sequential schedule). The parallel schedule has marginals only, which have. For known inputs, where z is an exact
-weighted sum of the weights, the step from one to the other is closed: with g = tau_z - rho_z E[z] at the *marginal*
-mean,
+Cavity and marginal. The exact form belongs to beliefs that have not seen the example, as the sequential schedule has
+them. The parallel schedule has marginals only, which have, and takes the matrix form at any fan-in. For known inputs,
+where z is an exact weighted sum of the weights, the step from one to the other is closed: with
+g = tau_z - rho_z E[z] at the *marginal* mean,
     tau_w = a g + mean_w rho_w
 holds identically, because E[w] - E_cavity[w] = var_cavity a g (the Onsager term of approximate message passing). So the
 variance that the weights themselves put into z must not shrink the residual that goes back to them; only what
@@ -28,14 +28,6 @@ from torch import Tensor
 
 from bayesmp.equations.linear_maps import LinearMap
 from bayesmp.gaussian import Gaussian, Moments
-
-EXACT_FAN_IN = 32  # up to this many terms the O(1/fan-in) error of the matrix form matters and the exact form is cheap
-EXACT_PATCH = 16  # the same where every position of an image has an array of its own
-
-
-def prefers_exact(fan_in: int, exact: bool | None = None, *, limit: int = EXACT_FAN_IN) -> bool:
-    """Whether a layer uses the exact form: the user's word if given, else for small fan-in."""
-    return fan_in <= limit if exact is None else exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +129,19 @@ def unit_sums(
     return UnitSums(*(linear_map.channel_sum(part) for part in (to_weight, r, curvature)))
 
 
-# --- exact form ------------------------------------------------------------------------------------------------------
+# --- exact form, at cavities ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ExactTerms:
     """Per-term messages before they are weighted, shape (b, p, o, i) with p positions."""
 
-    t: Tensor  # for the inputs
-    t_weight: Tensor  # for the weights; the same at cavities
+    t: Tensor
     r: Tensor
 
 
 def exact_terms(
-    linear_map: LinearMap,
-    m_in: Moments | Tensor,
-    weight: Moments,
-    m_z: SumMoments,
-    m_back: Gaussian,
-    *,
-    at_cavity: bool,
+    linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, m_z: SumMoments, m_back: Gaussian
 ) -> ExactTerms:
     """t_i and r_i of the module's docstring; m_z holds the whole sum, bias included."""
     weight_mean = linear_map.flat_weight(weight.mean)  # (o, i)
@@ -171,12 +156,7 @@ def exact_terms(
     z_mean, z_var = linear_map.rows(m_z.mean)[..., None], linear_map.rows(m_z.var)[..., None]  # (b, p, o, 1)
     tau, rho = linear_map.rows(m_back.tau)[..., None], linear_map.rows(m_back.rho)[..., None]
     inv_den = 1.0 / (1.0 + rho * (z_var - share).clamp_min(0.0))
-    own, r = mean * weight_mean, rho * inv_den
-    t = (tau - rho * (z_mean - own)) * inv_den
-    if at_cavity:
-        return ExactTerms(t, t, r)
-    input_var = linear_map.rows(m_z.input_var)[..., None]
-    return ExactTerms(t, (tau - rho * z_mean) / (1.0 + rho * input_var) + r * own, r)
+    return ExactTerms((tau - rho * (z_mean - mean * weight_mean)) * inv_den, rho * inv_den)
 
 
 def exact_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, terms: ExactTerms) -> Gaussian:
@@ -187,7 +167,7 @@ def exact_to_weight(linear_map: LinearMap, m_in: Moments | Tensor, weight: Momen
     else:
         mean = linear_map.patches(m_in)[:, :, None, :]
         second = mean.square()
-    tau, rho = (terms.t_weight * mean).sum((0, 1)), (terms.r * second).sum((0, 1))  # (o, i)
+    tau, rho = (terms.t * mean).sum((0, 1)), (terms.r * second).sum((0, 1))  # (o, i)
     return Gaussian(tau.view(weight.shape), rho.view(weight.shape))
 
 
@@ -200,28 +180,17 @@ def exact_to_input(linear_map: LinearMap, weight: Moments, terms: ExactTerms) ->
 
 
 def exact_back(
-    linear_map: LinearMap,
-    m_in: Moments | Tensor,
-    weight: Moments,
-    m_z: SumMoments,
-    m_back: Gaussian,
-    *,
-    at_cavity: bool,
+    linear_map: LinearMap, m_in: Moments | Tensor, weight: Moments, m_z: SumMoments, m_back: Gaussian
 ) -> tuple[Gaussian, Gaussian | None]:
     """Messages to the weights, and to the inputs unless they are known."""
-    terms = exact_terms(linear_map, m_in, weight, m_z, m_back, at_cavity=at_cavity)
+    terms = exact_terms(linear_map, m_in, weight, m_z, m_back)
     to_weight = exact_to_weight(linear_map, m_in, weight, terms)
     return to_weight, exact_to_input(linear_map, weight, terms) if isinstance(m_in, Moments) else None
 
 
-def linear_to_bias(
-    linear_map: LinearMap, bias: Moments, m_z: SumMoments, m_back: Gaussian, *, at_cavity: bool
-) -> Gaussian:
+def linear_to_bias(linear_map: LinearMap, bias: Moments, m_z: SumMoments, m_back: Gaussian) -> Gaussian:
     """Message to each bias: a weighted sum with weight 1, multiplied over batch and positions."""
     mean, var = linear_map.spread(bias.mean), linear_map.spread(bias.var)
     r = m_back.rho / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
-    if at_cavity:
-        tau = (m_back.tau - m_back.rho * (m_z.mean - mean)) / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
-    else:
-        tau = (m_back.tau - m_back.rho * m_z.mean) / (1.0 + m_back.rho * m_z.input_var) + r * mean
+    tau = (m_back.tau - m_back.rho * (m_z.mean - mean)) / (1.0 + m_back.rho * (m_z.var - var).clamp_min(0.0))
     return Gaussian(linear_map.channel_sum(tau), linear_map.channel_sum(r))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.equations import activation, likelihood, linear, reach, tilted, weighted_sum
-from bayesmp.equations.linear_maps import ConvMap, DenseMap, LinearMap, unit_axis
+from bayesmp.equations.linear_maps import ConvMap, LinearMap, unit_axis
 from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
 from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.kernels import build, chain, compiled, convs, fused, metric, pools, rows, sites, sums
@@ -56,13 +56,6 @@ def leaky_relu_to_output(m_in: Moments, leak: float) -> activation.SlopedMoments
     if found := _launch("leaky_relu_to_output", m_in.mean, m_in.var, leak=leak):
         return activation.SlopedMoments(*found)
     return activation.leaky_relu_to_output(m_in, leak)
-
-
-def leaky_relu_linearised(m_in: Moments, leak: float) -> activation.SlopedMoments:
-    """equations.activation.leaky_relu_linearised on the fastest backend."""
-    if found := _launch("leaky_relu_linearised", m_in.mean, m_in.var, leak=leak):
-        return activation.SlopedMoments(*found)
-    return activation.leaky_relu_linearised(m_in, leak)
 
 
 def leaky_relu_to_input(m_in: Moments, m_back: Gaussian, leak: float) -> Gaussian:
@@ -102,27 +95,6 @@ def residual_sums(
         return found
     back = residual(m_z, m_back)
     return back, linear.unit_sums(linear_map, bias_var, m_z, m_back, back.to_weight)
-
-
-def exact_back(
-    linear_map: LinearMap,
-    m_in: Moments | Tensor,
-    weight: Moments,
-    bias_var: Tensor | None,
-    m_z: linear.SumMoments,
-    m_back: Gaussian,
-) -> tuple[Gaussian, Gaussian | None, linear.UnitSums]:
-    """Messages to weights and uncertain inputs of an inner product, each term treated apart, at marginals; and
-    `unit_sums`.
-    """
-    mean, var = (m_in.mean, m_in.var) if isinstance(m_in, Moments) else (m_in, m_in)
-    if type(linear_map) is DenseMap:
-        tensors = (m_back.rho, m_back.tau, mean, var, weight.mean, weight.var, m_z.mean, m_z.var)
-        if found := _on_cpu(lambda: rows.exact_back(m_in, weight, bias_var, m_z, m_back), *tensors):
-            return found
-    to_weight, to_input = linear.exact_back(linear_map, m_in, weight, m_z, m_back, at_cavity=False)
-    own = linear.unit_sums(linear_map, bias_var, m_z, m_back, residual(m_z, m_back).to_weight)
-    return to_weight, to_input, own
 
 
 def count_rejected(message: Gaussian) -> Tensor:

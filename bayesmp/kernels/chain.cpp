@@ -7,10 +7,10 @@ typedef void (*Product)(const char*, const char*, const int64_t*, const int64_t*
                         const int64_t*, const float*, const int64_t*, const float*, float*, const int64_t*);
 
 // One layer, and the activation behind it (kernels/chain.py). Weights (o, i) begin at `start` of flat vectors, their biases
-// follow. ridge: of schedules/ridges.py, below zero where there is none. own_pull (n, o): null for exact layers. Then the layer's metric, changed in place.
+// follow. own_pull (n, o). Then the layer's metric, changed in place.
 struct Dense {
-  int64_t i, o, start, has_bias, is_exact, knows_inputs;
-  double leak, share, ridge, prior_rest;
+  int64_t i, o, start, has_bias, knows_inputs;
+  double leak, share, prior_rest;
   float *own_pull, *inputs, *slopes, *rest;
   const float *input_vectors, *slope_vectors, *inverse;
 };
@@ -19,7 +19,7 @@ struct Dense {
 // (n, o) and the head's tau and rho (n, o). outputs (2, n, o): mean and variance at the head. answers: step, largest change,
 // rejected messages.
 struct Visit {
-  int64_t n_layers, n, n_weights, is_linear, listens, n_sites, moment_rows, n_data;
+  int64_t n_layers, n, n_weights, listens, n_sites, moment_rows, n_data;
   double metric_share, factor, stretch, max_reach, step_length;
   Product product;
   Dense* layers;
@@ -169,12 +169,6 @@ extern "C" void run_chain_out(const Visit* visit) {
       for (int64_t k = 0; k < n_out; ++k) s.z_var[k] += s.z_input[k];
     } else
       memset(s.z_input, 0, n_out * sizeof(float));
-    if (s.a_var && d.ridge >= 0.0) {  // what is unknown of the inputs is no noise (schedules/ridges.py)
-      const float ridge = (float)d.ridge;
-      float* __restrict a_var = work.left[l - 1].y_var;
-      memset(s.z_input, 0, n_out * sizeof(float));
-      for (int64_t k = 0; k < v.n * d.i; ++k) a_var[k] *= ridge;
-    }
     if (d.own_pull) {  // without the example's own echo (schedules/own_pulls.py)
       const float* __restrict pull = d.own_pull;
 #pragma omp simd
@@ -190,8 +184,7 @@ extern "C" void run_chain_out(const Visit* visit) {
     }
     const float* in[2] = {s.z, s.z_var};
     float* out[3] = {s.y, s.y_var, s.y_slope};
-    if (v.is_linear) run_leaky_relu_linearised(0, n_out, 0, in, out, (float)d.leak);
-    else run_leaky_relu_to_output(0, n_out, 0, in, out, (float)d.leak);
+    run_leaky_relu_to_output(0, n_out, 0, in, out, (float)d.leak);
   }
 }
 
@@ -200,35 +193,28 @@ static void layer_back(const Visit& v, const Work& work, int64_t l, const float*
   const Dense& d = v.layers[l];
   const Left& s = work.left[l];
   const int64_t size = d.o * d.i, bias = d.start + size;
-  const float *w = work.w + d.start, *w_var = work.w_var + d.start, *a_var = s.a_var ? s.a_var : s.a;
+  const float *w = work.w + d.start, *w_var = work.w_var + d.start;
   const float* bias_var = d.has_bias ? work.w_var + bias : work.zeros;
   float *to_tau = s.to_input, *to_rho = s.to_input + v.n * d.i;
   float *w_tau = work.tau + d.start, *w_rho = work.rho + d.start;
   double* sums = work.wide + 2 * size;
   memset(work.wide, 0, (2 * size + 3 * d.o) * sizeof(double));
-  if (d.is_exact) {
-    const float* in[10] = {s.a, a_var, w, w_var, s.z, s.z_var, s.z_input, tau, rho, bias_var};
-    if (s.a_var) memset(s.to_input, 0, 2 * v.n * d.i * sizeof(float));
-    run_exact_back(v.n, d.o, d.i, s.a_var == nullptr, 0, in, work.wide, sums, s.to_input);
-    for (int64_t k = 0; k < size; ++k) w_tau[k] = (float)work.wide[k], w_rho[k] = (float)work.wide[size + k];
-  } else {
-    const float* in[6] = {s.z, s.z_var, s.z_input, tau, rho, bias_var};
-    float* out[3] = {s.e, s.e_w, s.q};
-    run_residual_sums(0, v.n, d.o, 0, in, out, sums);
-    multiply(v, true, false, d.o, d.i, v.n, s.q, s.a2, 0.0f, w_rho);
-    multiply(v, true, false, d.o, d.i, v.n, s.e_w, s.a, 0.0f, w_tau);
-    add_product(size, w, w_rho, w_tau);
-    if (s.a_var && !v.is_linear) multiply(v, true, false, d.o, d.i, v.n, s.q, s.a_var, 1.0f, w_rho);
-    if (s.a_var) {
-      float* squares = work.matrix;
-      times(size, w, w, squares);
-      multiply(v, false, false, v.n, d.i, d.o, s.q, squares, 0.0f, to_rho);
-      multiply(v, false, false, v.n, d.i, d.o, s.e, w, 0.0f, to_tau);
-      add_product(v.n * d.i, s.a, to_rho, to_tau);
-      multiply(v, false, false, v.n, d.i, d.o, s.q, w_var, 1.0f, to_rho);
-    }
-    if (d.own_pull) memcpy(d.own_pull, s.e_w, v.n * d.o * sizeof(float));
+  const float* in[6] = {s.z, s.z_var, s.z_input, tau, rho, bias_var};
+  float* out[3] = {s.e, s.e_w, s.q};
+  run_residual_sums(0, v.n, d.o, 0, in, out, sums);
+  multiply(v, true, false, d.o, d.i, v.n, s.q, s.a2, 0.0f, w_rho);
+  multiply(v, true, false, d.o, d.i, v.n, s.e_w, s.a, 0.0f, w_tau);
+  add_product(size, w, w_rho, w_tau);
+  if (s.a_var) {
+    float* squares = work.matrix;
+    times(size, w, w, squares);
+    multiply(v, true, false, d.o, d.i, v.n, s.q, s.a_var, 1.0f, w_rho);
+    multiply(v, false, false, v.n, d.i, d.o, s.q, squares, 0.0f, to_rho);
+    multiply(v, false, false, v.n, d.i, d.o, s.e, w, 0.0f, to_tau);
+    add_product(v.n * d.i, s.a, to_rho, to_tau);
+    multiply(v, false, false, v.n, d.i, d.o, s.q, w_var, 1.0f, to_rho);
   }
+  if (d.own_pull) memcpy(d.own_pull, s.e_w, v.n * d.o * sizeof(float));
   for (int64_t k = 0; k < d.o; ++k) {
     s.curvature[k] = (float)sums[2 * d.o + k];
     if (!d.has_bias) continue;
@@ -339,7 +325,7 @@ extern "C" void run_chain_back(const Visit* visit) {
     const float *tau = is_last ? v.head_tau : s.tau, *rho = is_last ? v.head_rho : s.rho;
     if (!d.has_bias) memset(work.zeros, 0, d.o * sizeof(float));
     layer_back(v, work, l, tau, rho);
-    if (s.a_var && !v.is_linear) s.per_weight = mean_of(v.n * d.i, s.a_var) * mean_of(d.o, s.curvature);
+    if (s.a_var) s.per_weight = mean_of(v.n * d.i, s.a_var) * mean_of(d.o, s.curvature);
     if (l == 0) break;
     const Left& under = work.left[l - 1];
     const float* in[4] = {under.z, under.z_var, s.to_input, s.to_input + v.n * d.i};

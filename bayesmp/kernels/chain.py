@@ -27,8 +27,8 @@ class Dense(ctypes.Structure):
     """One layer, the activation behind it, and its metric (chain.cpp)."""
 
     _fields_ = [
-        *((name, _NUMBER) for name in ("i", "o", "start", "has_bias", "is_exact", "knows_inputs")),
-        *((name, _REAL) for name in ("leak", "share", "ridge", "prior_rest")),
+        *((name, _NUMBER) for name in ("i", "o", "start", "has_bias", "knows_inputs")),
+        *((name, _REAL) for name in ("leak", "share", "prior_rest")),
         *((name, _POINTER) for name in ("own_pull", "inputs", "slopes", "rest")),
         *((name, _POINTER) for name in ("input_vectors", "slope_vectors", "inverse")),
     ]
@@ -38,7 +38,7 @@ class Visit(ctypes.Structure):
     """All that a visit reads and changes (chain.cpp). It holds addresses only: tensors must live as long as it does."""
 
     _fields_ = [
-        *((name, _NUMBER) for name in ("n_layers", "n", "n_weights", "is_linear", "listens", "n_sites")),
+        *((name, _NUMBER) for name in ("n_layers", "n", "n_weights", "listens", "n_sites")),
         *((name, _NUMBER) for name in ("moment_rows", "n_data")),
         *((name, _REAL) for name in ("metric_share", "factor", "stretch", "max_reach", "step_length")),
         ("product", _POINTER),

@@ -86,8 +86,6 @@ def _signature(name: str) -> list[Any]:
         return [number, pointer, ctypes.c_float]
     if name == "spread_sums":  # from, to, inputs, sums
         return [number, number, pointer, pointer]
-    if name == "exact_back":  # rows, outputs, inputs, two flags, inputs, to weights, sums, to inputs
-        return [*[number] * 5, *[pointer] * 4]
     if name == "solve_small":  # outputs, inputs, blocks, their widths, inputs, answers
         return [number, number, number, *[pointer] * 3]
     if name == "take_site":  # how many, two bounds, inputs, shift, offset, slope, two precisions, innovation

@@ -1,37 +1,5 @@
 // Small networks: all that happens at one row of a batch in one go, because there it is calls, not numbers, that cost.
 
-// The way back through an inner product with each term treated apart (equations/linear.py), at marginals. in: mean and
-// var of the inputs (n, n_in), of the weights (n_out, n_in), mean, var and input_var of the sums (n, n_out), tau and rho
-// arriving there, bias_var (n_out). is_known: inputs have no variance, and hear nothing. is_constant: input_var is one
-// number. to_weight: tau and rho (2, n_out, n_in), to be added to, as is sums: slope, rho and curvature (3, n_out) of
-// unit_sums. to_input: tau and rho (2, n, n_in).
-extern "C" void run_exact_back(int64_t n, int64_t n_out, int64_t n_in, int64_t is_known, int64_t is_constant,
-                               const float* const* in, double* to_weight, double* sums, float* to_input) {
-  for (int64_t row = 0; row < n; ++row) {
-    const float *__restrict a = in[0] + row * n_in, *__restrict a_var = in[1] + (is_known ? 0 : row * n_in);
-    float *__restrict in_tau = to_input + row * n_in, *__restrict in_rho = to_input + (n + row) * n_in;
-    for (int64_t o = 0; o < n_out; ++o) {
-      const float *__restrict w = in[2] + o * n_in, *__restrict w_var = in[3] + o * n_in;
-      const int64_t at = row * n_out + o;
-      const float var = in[5][at], input_var = in[6][is_constant ? 0 : at], rho = in[8][at];
-      const float slope = in[7][at] - rho * in[4][at], shrink = 1.0f / (1.0f + rho * input_var), e = slope * shrink;
-      double *__restrict w_tau = to_weight + o * n_in, *__restrict w_rho = to_weight + (n_out + o) * n_in;
-      sums[o] += e;
-      sums[n_out + o] += rho / (1.0f + rho * at_least(var - in[9][o], 0.0f));
-      sums[2 * n_out + o] += rho * shrink;
-#pragma omp simd
-      for (int64_t i = 0; i < n_in; ++i) {
-        const float v = is_known ? 0.0f : a_var[i], second = a[i] * a[i] + v, own = a[i] * w[i];
-        const float inv = 1.0f / (1.0f + rho * at_least(var - (v * w[i] * w[i] + second * w_var[i]), 0.0f));
-        const float r = rho * inv, t = slope * inv + r * own;
-        w_tau[i] += (e + r * own) * a[i];
-        w_rho[i] += r * second;
-        if (!is_known) in_tau[i] += t * w[i], in_rho[i] += r * (w[i] * w[i] + w_var[i]);
-      }
-    }
-  }
-}
-
 // equations/likelihood.py, argmax_to_latent. in: mean, var (n, c). out: tau, rho (2, n, c).
 extern "C" void run_argmax_to_latent(int64_t n, int64_t c, const int64_t* y, const float* const* in, float* out,
                                      float noise, float pull, float own_rho) {

@@ -47,15 +47,6 @@ template <typename T> void leaky_relu_to_output(T mean, T var, T leak, T& out_me
 }
 """
 
-_LINEARISED = """
-template <typename T> void leaky_relu_linearised(T mean, T var, T leak, T& out_mean, T& out_var, T& out_slope) {
-  T slope = mean < 0.0f ? leak : 1.0f;
-  out_mean = slope * mean;
-  out_var = slope * slope * var;
-  out_slope = slope;
-}
-"""
-
 _TO_INPUT = """
 template <typename T>
 void half_line(T x, T drop, T& mass, T& above, T& rest) {
@@ -177,11 +168,10 @@ class Function:
 _AT_LEAST = _NORMAL.strip().splitlines()[0]
 FUNCTIONS = {
     "leaky_relu_to_output": Function(_NORMAL + _TO_OUTPUT, 2, 3, ("leak",)),
-    "leaky_relu_linearised": Function(_LINEARISED, 2, 3, ("leak",)),
     "leaky_relu_to_input": Function(_NORMAL + _TO_INPUT, 4, 2, ("leak",)),
     "residual": Function(_RESIDUAL, 5, 3),
     "weight_curvature": Function(_CURVATURE, 2, 1),
     "max_of_four": Function(_NORMAL + _MAX_POOL, 8, 6, ("noise",)),
     "weighted_sum_to_input": Function(_AT_LEAST + _SUM_TO_INPUT, 7, 2),
 }
-EVERYTHING = _NORMAL + _TO_OUTPUT + _LINEARISED + _TO_INPUT + _RESIDUAL + _CURVATURE + _MAX_POOL + _SUM_TO_INPUT
+EVERYTHING = _NORMAL + _TO_OUTPUT + _TO_INPUT + _RESIDUAL + _CURVATURE + _MAX_POOL + _SUM_TO_INPUT

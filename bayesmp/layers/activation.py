@@ -62,9 +62,6 @@ class LeakyReLU(Layer):
         (m_in,) = m_ins
         if not isinstance(m_in, Moments):
             return LeakyReLULocal(m_in, torch.maximum(m_in, self.leak * m_in), self._side(m_in), self.leak)
-        if regime.activations == "linear":
-            linear = kernels.leaky_relu_linearised(m_in, self.leak)
-            return LeakyReLULocal(m_in, Moments(linear.mean, linear.var), linear.slope, self.leak)
         if regime.activations == "means":
             found = leaky_relu_mean(m_in, self.leak)
             return LeakyReLULocal(m_in, Moments(found.mean, found.var), found.slope, self.leak)

@@ -19,8 +19,6 @@ class Conv2d(WeightLayer):
         c_in, c_out: channels.
         kernel, stride, padding: an int, or a pair (height, width).
         bias: whether each output channel has a bias.
-        exact: True for exact inner-product messages on patches; None and False take convolutions. The exact form needs
-            an array of (batch, positions, c_out, fan-in), so unlike Linear it is never picked by fan-in alone.
         weight_prior, bias_prior: (mean, var) in place of the default prior, numbers or broadcastable tensors.
     """
 
@@ -33,7 +31,6 @@ class Conv2d(WeightLayer):
         stride: int | Pair = 1,
         padding: int | Pair = 0,
         bias: bool = True,
-        exact: bool | None = None,
         weight_prior: priors.PriorLike | None = None,
         bias_prior: priors.PriorLike | None = None,
     ) -> None:
@@ -45,14 +42,13 @@ class Conv2d(WeightLayer):
         super().__init__(
             fan_in=c_in * self.kernel[0] * self.kernel[1],
             bias=bias,
-            exact=bool(exact),
             weight_prior=weight_prior,
             bias_prior=bias_prior,
         )
 
     def config(self) -> dict[str, Any]:
         windows = {"kernel": self.kernel, "stride": self.stride, "padding": self.padding}
-        return {"c_in": self.c_in, "c_out": self.c_out, **windows, "bias": self.has_bias, "exact": self.exact}
+        return {"c_in": self.c_in, "c_out": self.c_out, **windows, "bias": self.has_bias}
 
     def weight_shapes(self) -> dict[str, Shape]:
         return {"weight": (self.c_out, self.c_in, *self.kernel)} | ({"bias": (self.c_out,)} if self.has_bias else {})

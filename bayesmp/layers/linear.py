@@ -32,20 +32,16 @@ class SumLocal(Local):
     """A sweep through z = w * a + bias.
 
     Attributes:
-        m_in: the input as messages to weights and inputs take it.
-        is_noisy: whether the variance of m_in is more than zero: not where it is known, or does not count as noise.
+        m_in: the input.
         m_out: moments of z, with the part of the variance that is noise to the weights.
-        exact: whether each term of a sum is treated apart.
-        at_cavity: whether `weights` have not seen the example.
+        at_cavity: whether `weights` have not seen the example; then each term of a sum is treated apart.
     """
 
     linear_map: LinearMap
     m_in: Message
     m_out: equations.SumMoments
     weights: Weights
-    exact: bool
     at_cavity: bool
-    is_noisy: bool
     _sent: list[Sent] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -57,24 +53,14 @@ class SumLocal(Local):
         mean = self.m_out.mean - (self.m_out.var - self.m_out.input_var) * pull
         # Now a cavity: all of its variance is that of others, and shrinks the residual that goes back.
         m_out = equations.SumMoments(mean, self.m_out.var, self.m_out.var)
-        return SumLocal(
-            self.linear_map, self.m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy
-        )  # `dataclasses.replace` takes as long as a product
-
-    def with_ridge(self, ridge: Tensor) -> SumLocal:
-        """The same to weights that hear of this share of their inputs' variance, and of none of it as noise
-        (schedules/ridges.py).
-        """
-        if not isinstance(self.m_in, Moments):
-            return self
-        m_in = Moments(self.m_in.mean, self.m_in.var * ridge)
-        nothing = torch.zeros((), dtype=m_in.var.dtype, device=m_in.var.device).expand_as(self.m_out.var)
-        m_out = equations.SumMoments(self.m_out.mean, self.m_out.var, nothing)
-        return SumLocal(self.linear_map, m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy)
+        return self._with(m_out)
 
     def with_variance(self, var: Tensor) -> SumLocal:
-        m_out = equations.SumMoments(self.m_out.mean, var, torch.zeros_like(var))
-        return SumLocal(self.linear_map, self.m_in, m_out, self.weights, self.exact, self.at_cavity, self.is_noisy)
+        return self._with(equations.SumMoments(self.m_out.mean, var, torch.zeros_like(var)))
+
+    def _with(self, m_out: equations.SumMoments) -> SumLocal:
+        # `dataclasses.replace` takes as long as a product
+        return SumLocal(self.linear_map, self.m_in, m_out, self.weights, self.at_cavity)
 
     def variance_under(self, covariances: Tensor) -> Tensor:
         inputs = self.linear_map.patches(self.mean_in, with_one="bias" in self.weights)  # (b, p, i)
@@ -97,24 +83,16 @@ class SumLocal(Local):
         weight, bias, linear_map = self.weights["weight"], self.weights.get("bias"), self.linear_map
         to_input: Gaussian | None = None
         to_weights: dict[str, Gaussian] = {}
-        if self.at_cavity and self.exact:
-            to_weights["weight"], to_input = equations.exact_back(
-                linear_map, self.m_in, weight, self.m_out, m_back, at_cavity=True
-            )
+        if self.at_cavity:
+            to_weights["weight"], to_input = equations.exact_back(linear_map, self.m_in, weight, self.m_out, m_back)
             if bias is not None:
-                to_weights["bias"] = equations.linear_to_bias(linear_map, bias, self.m_out, m_back, at_cavity=True)
+                to_weights["bias"] = equations.linear_to_bias(linear_map, bias, self.m_out, m_back)
             return [to_input], to_weights
-        bias_var, slope = None if bias is None else bias.var, None
-        if self.exact:
-            terms = (linear_map, self.m_in, weight, bias_var, self.m_out, m_back)
-            to_weights["weight"], to_input, sums = kernels.exact_back(*terms)
-        else:
-            back, sums = kernels.residual_sums(linear_map, bias_var, self.m_out, m_back)
-            slope = back.to_weight if back.to_weight.ndim == 2 else None
-            m_in = self.m_in if self.is_noisy else self.mean_in  # without a product with zeros
-            to_weights["weight"] = equations.linear_to_weight(linear_map, m_in, weight, back)
-            if isinstance(self.m_in, Moments):
-                to_input = equations.linear_to_input(linear_map, self.m_in, weight, back)
+        back, sums = kernels.residual_sums(linear_map, None if bias is None else bias.var, self.m_out, m_back)
+        slope = back.to_weight if back.to_weight.ndim == 2 else None
+        to_weights["weight"] = equations.linear_to_weight(linear_map, self.m_in, weight, back)
+        if isinstance(self.m_in, Moments):
+            to_input = equations.linear_to_input(linear_map, self.m_in, weight, back)
         if bias is not None:
             to_weights["bias"] = Gaussian(torch.addcmul(sums.slope, bias.mean, sums.rho), sums.rho)
         self._sent[:] = [Sent(m_back, slope, sums.curvature)]
@@ -148,7 +126,7 @@ class SumLocal(Local):
             per_row = sent.curvature
         else:
             per_row = self.linear_map.channel_sum(kernels.weight_curvature(self.m_out.input_var, m_back.rho))
-        if not self.is_noisy or not isinstance(self.m_in, Moments):
+        if not isinstance(self.m_in, Moments):
             return per_row, torch.zeros_like(per_row[0])
         return per_row, self.m_in.var.mean() * per_row.mean()
 
@@ -156,23 +134,18 @@ class SumLocal(Local):
 class WeightLayer(Layer):
     """z = w * a + bias for a linear map `*`; the map, the fan-in and the shapes come from the subclass."""
 
-    exact_fan_in = equations.EXACT_PATCH  # up to which inner products are exact by default
-
     def __init__(
         self,
         *,
         fan_in: int,
         bias: bool,
-        exact: bool | None,
         weight_prior: priors.PriorLike | None,
         bias_prior: priors.PriorLike | None,
     ) -> None:
         self.fan_in = fan_in
         self.has_bias = bias
-        self.exact = exact
         self.weight_prior = weight_prior
         self.bias_prior = bias_prior
-        self.is_exact = equations.prefers_exact(fan_in, exact, limit=self.exact_fan_in)
 
     @abstractmethod
     def linear_map(self, m_in: Message) -> LinearMap:
@@ -224,10 +197,7 @@ class WeightLayer(Layer):
             m_out = equations.linear_mean(linear_map, m_in, weights["weight"], weights.get("bias"))
         else:
             m_out = equations.linear_to_output(linear_map, m_in, weights["weight"], weights.get("bias"))
-        if isinstance(m_in, Moments) and not regime.input_noise and regime.activations != "means":
-            m_in = Moments(m_in.mean, torch.zeros_like(m_in.var))
-        at_cavity, is_noisy = regime.sees == "cavity", isinstance(m_in, Moments) and regime.input_noise
-        return SumLocal(linear_map, m_in, m_out, weights, self.is_exact or at_cavity, at_cavity, is_noisy)
+        return SumLocal(linear_map, m_in, m_out, weights, regime.sees == "cavity")
 
 
 class Linear(WeightLayer):
@@ -236,11 +206,8 @@ class Linear(WeightLayer):
     Args:
         n_in, n_out: numbers of inputs and outputs per example.
         bias: whether each output has a bias.
-        exact: True for exact inner-product messages, False for the matrix form; None picks by fan-in.
         weight_prior, bias_prior: (mean, var) in place of the default prior, numbers or broadcastable tensors.
     """
-
-    exact_fan_in = equations.EXACT_FAN_IN
 
     def __init__(
         self,
@@ -248,16 +215,15 @@ class Linear(WeightLayer):
         n_out: int,
         *,
         bias: bool = True,
-        exact: bool | None = None,
         weight_prior: priors.PriorLike | None = None,
         bias_prior: priors.PriorLike | None = None,
     ) -> None:
         self.n_in = checks.check_positive_int(n_in, "n_in of Linear")
         self.n_out = checks.check_positive_int(n_out, "n_out of Linear")
-        super().__init__(fan_in=n_in, bias=bias, exact=exact, weight_prior=weight_prior, bias_prior=bias_prior)
+        super().__init__(fan_in=n_in, bias=bias, weight_prior=weight_prior, bias_prior=bias_prior)
 
     def config(self) -> dict[str, Any]:
-        return {"n_in": self.n_in, "n_out": self.n_out, "bias": self.has_bias, "exact": self.exact}
+        return {"n_in": self.n_in, "n_out": self.n_out, "bias": self.has_bias}
 
     def weight_shapes(self) -> dict[str, Shape]:
         return {"weight": (self.n_out, self.n_in)} | ({"bias": (self.n_out,)} if self.has_bias else {})

@@ -152,7 +152,8 @@ class Descent:
         self.state = replace(self.state, n_refused=0)  # what is counted from here on is another objective
 
     def rest(self, *, fewest: int = FEWEST, slack: int = 1) -> None:
-        """Steps until the objective hardly falls.
+        """Steps until the objective hardly falls; then the best state of all on the way. F may rise where a wider prior
+        leaves more open, the function is smoother, fits less, and so on, without end.
 
         Args:
             fewest: steps that tell nothing yet.
@@ -160,10 +161,15 @@ class Descent:
         """
         values: list[float] = []
         n_targets = int(slack * self.objective.n_counted)
+        best, lowest = self.state, self.look().value
         while self.state.n_refused < MOST_REFUSED and len(values) < MOST_STEPS:
             values.append(self.step().value)
+            if self.look().value < lowest:
+                best, lowest = self.state, self.look().value
             if falls_no_more(values, n_targets, fewest=fewest, settings=self.settings):
                 break
+        if self.look().value > lowest + self._slack:
+            self.state = replace(best, n_steps=self.state.n_steps)
 
     def smoothed_as_it_pays(self) -> Descent:
         """From a rest on with less smoothing, as long as the objective rests lower so: in deep networks the belief
@@ -206,6 +212,15 @@ class Descent:
         self.state = replace(before, mean=mean, damping=damping, n_steps=n_steps, n_refused=n_refused)
         self._follow(look, variances, fits_only)
         return StepInfo(start.value, look, mean - before.mean)
+
+    def step_or_stay(self) -> StepInfo:
+        """A step that is taken back, as one that could not be taken, if the objective is higher where it leads."""
+        before, lowest = self.state, self.look().value
+        info = self.step()
+        if not self.look().value <= lowest + self._slack:
+            self.state = replace(before, n_steps=self.state.n_steps, n_refused=MOST_REFUSED)
+            info = StepInfo(info.value, self.look(), torch.zeros_like(info.moved))
+        return info
 
     @property
     def _slack(self) -> float:

@@ -31,8 +31,8 @@ def has_structure(part: Slopes) -> bool:
 def gram(part: Slopes) -> Tensor:
     """sum_n J_n^T J_n, (w, w)."""
     if not has_structure(part):
-        rows = part.flat()
-        return rows.T @ rows
+        flat = part.flat()
+        return flat.T @ flat
     layers = [_Layer.of(each) for each in part.gradients]
     starts = _starts([layer.n_weights for layer in layers])
     found = part.outputs.new_empty(starts[-1], starts[-1])
@@ -54,9 +54,9 @@ def held(part: Slopes, covariance: Tensor) -> Tensor:
     """J_n C J_n^T of each example, (n, k, k)."""
     n, k = part.outputs.shape
     if not has_structure(part):
-        rows = part.flat()
-        mixed = (rows @ covariance).view(k, n, -1)
-        return torch.einsum("knw,lnw->nkl", mixed, rows.view(k, n, -1))
+        flat = part.flat()
+        mixed = (flat @ covariance).view(k, n, -1)
+        return torch.einsum("knw,lnw->nkl", mixed, flat.view(k, n, -1))
     total = part.outputs.new_zeros(n, k, k)
     for rows, (one, other), (i, j), met in _met(part, covariance):
         own = one.slopes[rows] @ met @ other.slopes[rows].mT
@@ -68,7 +68,7 @@ def met_each(part: Slopes, covariance: Tensor, given: Collection[int]) -> list[t
     """Slopes of sum_nk J_nk C J_nk^T / 2, layer by layer: in the inputs (n, p, i), None where these are given, and in
     the slopes (k, n, p, o).
     """
-    n, k = part.outputs.shape
+    n = len(part.outputs)
     if not has_structure(part):
         return _met_rows(part, covariance, given)
     layers = [_Layer.of(each) for each in part.gradients]
@@ -125,9 +125,7 @@ class _Layer:
         return self.sizes[0] * self.sizes[1]
 
 
-def _met(
-    part: Slopes, covariance: Tensor
-) -> Iterator[tuple[slice, tuple[_Layer, _Layer], tuple[int, int], Tensor]]:
+def _met(part: Slopes, covariance: Tensor) -> Iterator[tuple[slice, tuple[_Layer, _Layer], tuple[int, int], Tensor]]:
     """T_n = a_n^T C a'_n, (n, o, p), of some examples at a time and each pair of layers, the later one first."""
     layers = [_Layer.of(each) for each in part.gradients]
     starts = _starts([layer.n_weights for layer in layers])

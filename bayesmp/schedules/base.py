@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesmp.belief import Belief
 from bayesmp.network import Network
 from bayesmp.regime import MOMENTS
 from bayesmp.sites import SiteIndex, Sites
@@ -116,9 +115,6 @@ class Schedule(ABC):
         """
         return None
 
-    def hear_belief(self, belief: Belief, x: Tensor, y: Tensor) -> None:  # noqa: B027 - as above
-        """Take a refreshed joint belief; x and y are data that it may have seen, and may lie on the host."""
-
     def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
         """Move the posterior to prior x sites, after sites were weakened or taken out.
 
@@ -149,9 +145,6 @@ class Schedule(ABC):
         """
         self.sites.head.copy_((message.to(self.sites.head) / len(self.sites)).expand_as(self.sites.head))
         self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
-
-    def hear_score(self, score: float, error: float) -> None:  # noqa: B027 - only schedules that limit the constant listen
-        """Take the leave-one-out score of a refresh, and the error in training."""
 
     def held_back(self) -> float | None:
         """The head's constant as training has heard it so far, where it may not hear all of it yet; else None."""

@@ -21,11 +21,9 @@ from bayesmp.layers.activation import LeakyReLU, ReLU
 from bayesmp.layers.linear import Linear
 from bayesmp.layers.reshape import Flatten
 from bayesmp.network import Network
-from bayesmp.regime import LINEAR, Regime
 from bayesmp.schedules.base import Batch, VisitInfo
 from bayesmp.schedules.network_metric import NetworkMetric
 from bayesmp.schedules.own_pulls import OwnPulls
-from bayesmp.schedules.ridges import Ridges
 from bayesmp.settings import Settings
 from bayesmp.sites import SiteIndex, Sites
 
@@ -38,19 +36,15 @@ class Visitor(Protocol):
     network: Network
     sites: Sites
     settings: Settings
-    regime: Regime
     metrics: NetworkMetric
     own_pulls: OwnPulls
-    ridges: Ridges
     signs: Tensor
     share: Tensor
+    seen_shares: Tensor
     listens: bool
 
     @property
     def step_length(self) -> float: ...
-
-    @property
-    def scale(self) -> float: ...
 
     @property
     def stretch(self) -> float: ...
@@ -107,7 +101,6 @@ class DenseChain:
             n_layers=len(self.layers),
             n=len(x),
             n_weights=len(sites.origin),
-            is_linear=schedule.regime == LINEAR,
             listens=schedule.listens,
             n_sites=len(sites),
             moment_rows=settings.moment_rows,
@@ -156,14 +149,14 @@ class DenseChain:
 
     def _layers_of(self, schedule: Visitor, index: SiteIndex) -> ctypes.Array[chain.Dense]:
         """What the calls know of each layer: sizes, the share of its variance that sweeps see, its metric."""
-        shares = (schedule.scale * schedule.network.sum_share).tolist()
+        shares = (schedule.seen_shares * schedule.network.sum_share).tolist()
         found = []
         for (k, layer, leak), start in zip(self.layers, self.starts, strict=True):
             metric, pulls = schedule.metrics[k], schedule.own_pulls.get(k)
             found.append(
                 chain.Dense(
-                    *(layer.n_in, layer.n_out, start, layer.has_bias, layer.is_exact, metric.knows_inputs),
-                    *(leak, shares[k], float(schedule.ridges.get(k, -1.0)), schedule.metrics.prior_rest(k)),
+                    *(layer.n_in, layer.n_out, start, layer.has_bias, metric.knows_inputs),
+                    *(leak, shares[k], schedule.metrics.prior_rest(k)),
                     None if pulls is None else _row_of(pulls, index),
                     *(address(part) for part in (metric.inputs, metric.slopes, metric.rest)),
                     *(address(part) for part in (metric.input_vectors, metric.slope_vectors, metric.inverse)),

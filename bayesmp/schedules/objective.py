@@ -282,7 +282,7 @@ class ObjectiveSchedule(Schedule):
                 self._find_the_way(x, y, groups)
             descent = self.descent(x, y)
             noise = descent.state.noise
-            info = descent.step()
+            info = descent.step_or_stay()
             self._state = descent.state
             self.network.widen_prior(self._state.width)
             self.sites.origin.copy_(self.function.to_flat(self._state.mean).to(self.sites.origin))

@@ -1,7 +1,7 @@
-r"""What each example last sent to the sums of wide layers, so that it need not hear its own echo.
+r"""What each example last sent to the sums of dense layers, so that it need not hear its own echo.
 
 Messages inside a visit belong to cavities, beliefs that have not seen the example; the parallel schedule has marginals,
-which have. With many weights per unit an example's own message is a large part of what the marginals know about its
+which have. An example's own message is a large part of what the marginals know about a
 sum z. Taking it out needs one number per example and unit, the slope g that it sent at its last visit:
 
     E[z] - Var[z | inputs] g
@@ -24,7 +24,7 @@ from bayesmp.schedules.base import Batch, Kept
 
 
 class OwnPulls(dict[int, Tensor]):
-    """By node, for every linear one in matrix form: slopes (n, b, o) of n batches of at most b examples."""
+    """By node, for every linear one: slopes (n, b, o) of n batches of at most b examples."""
 
     @classmethod
     def of(cls, network: Network, *, n_batches: int, largest_batch: int) -> OwnPulls:
@@ -33,7 +33,7 @@ class OwnPulls(dict[int, Tensor]):
         return cls(
             (node.index, like.new_zeros(n_batches, largest_batch, node.layer.n_out))
             for node in network.graph.nodes
-            if isinstance(node.layer, Linear) and not node.layer.is_exact
+            if isinstance(node.layer, Linear)
         )
 
     def rearrange(self, kept: Sequence[Kept], n_new: int, largest_batch: int) -> None:

@@ -24,23 +24,22 @@ All state is updated in place and nothing here waits for the device, so a visit 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from bayesmp.belief import Belief
 from bayesmp.graph import Node
 from bayesmp.layers.base import Local, Weights
+from bayesmp.layers.linear import WeightLayer
 from bayesmp.network import Network
-from bayesmp.regime import LINEAR, MOMENTS, Regime
+from bayesmp.regime import MOMENTS
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.schedules.dense_chain import DenseChain
 from bayesmp.schedules.graphs import RecordedVisits
 from bayesmp.schedules.network_metric import NetworkMetric, gains_from_shares
 from bayesmp.schedules.own_pulls import OwnPulls
-from bayesmp.schedules.prior_width import best_width, learns_width, warn_if_untold
-from bayesmp.schedules.ridges import Ridges
 from bayesmp.schedules.site_step import move_means, take_site
 from bayesmp.schedules.step import step_of_all, step_of_batch, stretch_of
 from bayesmp.schedules.sweep import Sweep, along
@@ -48,17 +47,24 @@ from bayesmp.schedules.trusted_noise import TrustedNoise
 from bayesmp.settings import SETTINGS, Settings
 from bayesmp.sites import Sites
 
-RIDGE_NUMBERS = 4_000_000  # weights times examples whose own changes of them are held at once
+UNTOLD = (
+    "learn_prior=True has no effect: training with an objective tells how wide the prior should be, and these data are "
+    "learned by messages. Regression and Softmax have an objective where the belief is exact, unless joint= is given"
+)
 
 
 class ParallelSchedule(Schedule):
-    """State of a parallel run beside the sites: the metric, what each example last sent to wide layers, and how much
+    """State of a parallel run beside the sites: the metric, what each example last sent to dense layers, and how much
     noise training may see.
+
+    Which variance of its weights a message may see is one rule: of the sums of a dense layer the share that the metric
+    measures, which falls with the number of inputs, without what the example itself has said. Behind shared weights it
+    is all of it.
 
     Args:
         joint: whether correlations between weights count in the variance of their sums (metric.py); None decides by
             the network.
-        learn_prior: whether the data choose how wide the prior is (prior_width.py); None decides by the network.
+        learn_prior: who asks for a prior as wide as the data choose is told that an objective would tell.
         settings: the tuned constants.
     """
 
@@ -89,9 +95,7 @@ class ParallelSchedule(Schedule):
         self.shares_sums = gains_from_shares(network) if joint is None else joint
         self.learn_prior = learn_prior
         self.sum_shares = torch.ones_like(network.sum_share)
-        is_shared = self.shares_sums and network.head.has_noise
-        self.ridges = Ridges.of(network.graph, like) if is_shared else Ridges()
-        self.regime: Regime = MOMENTS
+        self.seen_shares = self._seen_shares()
         self.noise = TrustedNoise(network.head, like=like, settings=settings)
         self.listens = True  # whether this visit is heard by the metric
         self._step_length = like.new_ones(())  # changed in place, because recorded visits read it
@@ -109,7 +113,7 @@ class ParallelSchedule(Schedule):
         """
         network, prior = self.network, self.network.prior
         if self.learn_prior:
-            warn_if_untold(network, len(y))
+            warnings.warn(UNTOLD, stacklevel=5)
         self.know_targets(y)
         self.noise.begin(self._largest_constant(y))
         pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
@@ -119,17 +123,13 @@ class ParallelSchedule(Schedule):
         self.sum_shares.fill_(1.0)
         self._recorded.clear()
         self.signs = self._draw_signs(largest_batch)
-        self.ridges.reset()
-        if not self.ridges:
-            self.own_pulls = OwnPulls.of(network, n_batches=len(self.sites), largest_batch=largest_batch)
-        is_linear = self.shares_sums and self._sees_cavities and not network.head.has_noise
-        self.regime = LINEAR if is_linear else MOMENTS
+        self.own_pulls = OwnPulls.of(network, n_batches=len(self.sites), largest_batch=largest_batch)
         self.refresh()
         self._know_inputs(x)
 
     def _know_inputs(self, x: Tensor) -> None:
         """Let the metric know the inputs of the first weights, and how dear its renewals are then."""
-        self.metrics.know_inputs(x, self._weights(), self.regime, self.generator(0))
+        self.metrics.know_inputs(x, self._weights(), MOMENTS, self.generator(0))
         self.dear_gap = self.metrics.visits_per_renewal(len(self.sites))
 
     def _largest_constant(self, y: Tensor) -> float:
@@ -144,18 +144,15 @@ class ParallelSchedule(Schedule):
     def state(self) -> dict[str, Tensor]:
         found = {"signs": self.signs, "sum_shares": self.sum_shares}
         found |= {f"own_pull.{k}": pulls for k, pulls in self.own_pulls.items()}
-        found |= {f"ridge.{k}": ridge for k, ridge in self.ridges.items()}
         return found | {f"metric.{name}": part for name, part in self.metrics.state().items()}
 
     def counters(self) -> dict[str, float]:
-        own = {"n_visits": self.n_visits, "next_renewal": self.next_renewal, "step_length": self.step_length}
-        return {**own, **self.noise.counters()}
+        return {"n_visits": self.n_visits, "next_renewal": self.next_renewal, "step_length": self.step_length}
 
     def resume(self, counters: Mapping[str, float]) -> None:
         known = {**self.counters(), **counters}
         self.n_visits, self.next_renewal = int(known["n_visits"]), int(known["next_renewal"])
         self.step_length = known["step_length"]
-        self.noise.take_counters(known)
         self.metrics.resume()
 
     def rearrange(self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
@@ -181,13 +178,12 @@ class ParallelSchedule(Schedule):
         shares = torch.stack([weight * part.sum_shares for weight, part in zip(weights, known, strict=True)])
         self.sum_shares.copy_(shares.sum(0))
         self.own_pulls.join([part.own_pulls for part in known])
-        self.ridges.join([part.ridges for part in known], weights)
 
     def slope_of(self, row: int, places: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """From a sweep at the current marginals, without the examples' own echo, as in a visit."""
 
         def take_out(node: Node, local: Local) -> Local:
-            return self.own_pulls.take_out_at(row, places, node, self.ridges.adjust(node, local))
+            return self.own_pulls.take_out_at(row, places, node, local)
 
         fresh = self._sweep(x, y, take_out).to_weights
         return torch.addcmul(fresh.tau, fresh.rho, self.sites.origin, value=-1.0)
@@ -219,7 +215,7 @@ class ParallelSchedule(Schedule):
         network.marginal.tau.copy_(exact.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
         network.sum_share.copy_(self.sum_shares)
-        network.regime = self.regime
+        network.regime = MOMENTS
         if network.past is not None:
             network.renew_past()
             exact = sites.posterior(network.prior_at(sites.origin))
@@ -294,55 +290,36 @@ class ParallelSchedule(Schedule):
         """A sweep in which every example hears what the others say; what it says itself is remembered for the next."""
 
         def take_out(node: Node, local: Local) -> Local:
-            return self.own_pulls.take_out(batch, node, self.ridges.adjust(node, local))
+            return self.own_pulls.take_out(batch, node, local)
 
         sweep = self._sweep(batch.x, batch.y, take_out)
         self.own_pulls.remember(batch, sweep.trace, sweep.returned)
         return sweep
 
-    def _sweep(self, x: Tensor, y: Tensor, adjust: Callable[[Node, Local], Local]) -> Sweep:
+    def _sweep(self, x: Tensor, y: Tensor, adjust: Callable[[Node, Local], Local] | None = None) -> Sweep:
         """One sweep out and one back, at the current marginals; `adjust` may change what nodes leave."""
         network, graph = self.network, self.network.graph
-        trace = graph.sweep_out(x, self._weights(), self.regime, adjust=adjust)
+        trace = graph.sweep_out(x, self._weights(), MOMENTS, adjust=adjust)
         m_back = network.head.to_latent(trace.outputs, y, self.trusting_belief())
         return Sweep.of(network, trace, graph.sweep_back(trace, m_back), m_back, self.metrics)
-
-    def hear_score(self, score: float, error: float) -> None:
-        """They tell how much noise training may see."""
-        self.noise.hear_score(score, error, self.network.head_log_weights)
 
     def held_back(self) -> float | None:
         return self.noise.held_back(self.network.head_log_weights)
 
-    @torch.no_grad()
-    def hear_belief(self, belief: Belief, x: Tensor, y: Tensor) -> None:
-        """Ridges follow the belief, and so does the width of the prior."""
-        if self.ridges:
-            self._follow_ridges(belief, x, y)
-        is_early = self.n_visits < self.settings.width_visits or self.held_back() is not None
-        is_asked = learns_width(self.network) if self.learn_prior is None else self.learn_prior
-        if is_asked and belief.is_exact and not is_early:
-            self.network.widen_prior(best_width(self.network, belief, self.settings))
-            self.refresh()
-
-    def _follow_ridges(self, belief: Belief, x: Tensor, y: Tensor) -> None:
-        network, settings = self.network, self.settings
-        n_rows = min(settings.ridge_rows, max(8, RIDGE_NUMBERS // network.n_weights))
-        chosen = torch.randperm(len(x), generator=self.generator(0))[:n_rows]
-        rows, targets = x[chosen.to(x.device)], y[chosen.to(y.device)].to(network.device)
-        trace = network.graph.sweep_out(rows.to(network.prior.rho), self._weights(), self.regime)
-        message = network.head.to_latent(trace.outputs, targets, self.trusting_belief())
-        mixes = self._draw_signs(len(chosen)) * message.rho.clamp_min(0.0).sqrt()
-        self.ridges.follow(network.graph, trace, belief, mixes, settings)
-
     def _weights(self) -> list[Weights]:
         """The weights as sweeps see them."""
-        return self.network.weights(scale=self.scale)
+        return self.network.weights(scale=self.seen_shares)
 
-    @property
-    def scale(self) -> float:
-        """Share of the weights' variance that sweeps see."""
-        return self.settings.linear_share if self.regime == LINEAR else 1.0
+    def _seen_shares(self) -> Tensor:
+        """By layer, beside the share that is measured: 1 for few inputs, and less the more there are. All 1 where
+        `joint=True` asks for shares of other networks than those that gain from them.
+        """
+        found = torch.ones_like(self.network.sum_share)
+        if self.shares_sums and gains_from_shares(self.network):
+            for node in self.network.graph.weight_nodes:
+                assert isinstance(node.layer, WeightLayer)
+                found[node.index] = min(1.0, self.settings.full_inputs / node.layer.fan_in)
+        return found
 
     def trusting_belief(self) -> Tensor:
         """The belief about the head's constant for messages to weights."""
@@ -376,12 +353,7 @@ class ParallelSchedule(Schedule):
         """The share of a direction to take that no batch speaks for, with the curvature of all data from these examples
         of them.
         """
-        curvature, reach = along(self.network, self._sweep(x, y, self.ridges.adjust), direction)
+        curvature, reach = along(self.network, self._sweep(x, y), direction)
         prior = torch.dot(self.network.prior_pull(direction), direction)
         curvature = curvature * (self.metrics.n_data / len(x)) + prior
         return step_of_all(curvature, reach, model, settings=self.settings)
-
-    @property
-    def _sees_cavities(self) -> bool:
-        """Whether the examples' own pulls are taken out behind every layer with weights."""
-        return self.own_pulls.keys() == self.metrics.keys()

@@ -128,15 +128,18 @@ def test_a_variance_that_is_given_is_not_learned() -> None:
 
 
 def test_weak_labels_are_not_learned_by_heart() -> None:
-    """Taken for clean, they give an NLL above that of a coin, .693, which leave-one-out does not see."""
+    """Taken for clean, they once gave an NLL above that of a coin, .693, which leave-one-out did not see: .754, where
+    it said .620. Since messages see less of the variance of wide layers, it is .660 for both.
+    """
     x, y = weak_classes(3600, seed=3)
     scores = {}
     for name, head in {"learned": Argmax(), "clean": Argmax(target_var=0.1)}.items():
         network = mlp([8, 30, 2], head)
         history = bmp.fit(network, x[:600], y[:600], epochs=200)
         scores[name] = -float(network.predict(x[600:]).log_prob(y[600:]).mean()), history.loo_nll[-1]
-    assert scores["learned"][0] < 0.69 < 0.71 < scores["clean"][0]
-    assert abs(scores["learned"][0] - scores["learned"][1]) < 0.04
+    for name, (new, left_out) in scores.items():
+        assert new < 0.68, name
+        assert abs(new - left_out) < 0.04, name
 
 
 def test_clean_labels_keep_the_variance_of_clean_ones() -> None:

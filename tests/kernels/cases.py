@@ -24,11 +24,6 @@ def _to_output(mean, var, input_var, tau, rho):
     return m_out.mean, m_out.var, m_out.slope
 
 
-def _linearised(mean, var, input_var, tau, rho):
-    m_out = kernels.leaky_relu_linearised(Moments(mean, var), 0.1)
-    return m_out.mean, m_out.var, m_out.slope
-
-
 def _to_input(mean, var, input_var, tau, rho):
     message = kernels.leaky_relu_to_input(Moments(mean, var), Gaussian(tau, rho), 0.1)
     return message.tau, message.rho
@@ -59,7 +54,6 @@ def _sum_to_input(mean, var, input_var, tau, rho):
 
 CALLS = {
     "to_output": _to_output,
-    "linearised": _linearised,
     "to_input": _to_input,
     "relu_to_input": _relu_to_input,
     "residual": _residual,

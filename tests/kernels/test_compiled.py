@@ -267,39 +267,6 @@ def test_sums_whose_shapes_do_not_fit_are_refused(backend, monkeypatch):
         kernels.residual_sums(SequenceMap(), torch.ones(7), m_z, Gaussian(tau[:2], rho[:2]))
 
 
-def test_loops_for_dense_layers_are_not_taken_for_other_maps_of_flat_inputs():
-    """The exact form went by the axes of the inputs, too."""
-
-    class ReversedMap(DenseMap):
-        """z_o = sum_i w_oi a_(n - i)."""
-
-        def op(self, x, w, per_unit=None):
-            return super().op(x.flip(1), w, per_unit)
-
-        def op_input(self, z, w):
-            return super().op_input(z, w).flip(1)
-
-        def op_weight(self, x, z):
-            return super().op_weight(x.flip(1), z)
-
-        def patches(self, x, *, with_one=False):
-            return super().patches(x.flip(1), with_one=with_one)
-
-        def fold(self, per_patch):
-            return super().fold(per_patch).flip(1)
-
-    mean, var = messages((5, 4))[:2]
-    weight = Moments(*(part.abs() for part in messages((3, 4))[:2]))
-    m_z, message = SumMoments(*messages((5, 3))[:3]), Gaussian(*messages((5, 3))[3:])
-
-    def both(mean, var):
-        terms = (ReversedMap(), Moments(mean, var), weight, None, m_z, message)
-        to_weight, to_input, _ = kernels.exact_back(*terms)
-        return to_weight.tau, to_weight.rho, to_input.tau, to_input.rho
-
-    assert_same(both, mean, var)
-
-
 def test_sums_of_many_numbers_keep_their_digits():
     """A running sum of a million ones in float32 is off by more; a part of the sum is in double precision."""
     rho = torch.full((1_000_000, 1), 0.1)

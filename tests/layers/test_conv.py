@@ -26,9 +26,9 @@ GEOMETRIES = {
 BATCH, C_IN, C_OUT = 2, 2, 3
 
 
-def setting(name, *, exact):
+def setting(name):
     options, size = GEOMETRIES[name]
-    layer = Conv2d(C_IN, C_OUT, exact=exact, **options)
+    layer = Conv2d(C_IN, C_OUT, **options)
     generator = torch.Generator().manual_seed(0)
     m_in, weights = random_moments((BATCH, C_IN, *size), generator), random_weights(layer, generator)
     return layer, m_in, weights, random_message((BATCH, *layer.output_shape((C_IN, *size))), generator)
@@ -55,7 +55,7 @@ def dense_equivalent(layer, size, kernel_values):
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_matrix_form_is_that_of_the_dense_layer_with_tied_weights(name, known):
-    layer, m_in, weights, m_back = setting(name, exact=False)
+    layer, m_in, weights, m_back = setting(name)
     size, dense = m_in.shape[2:], DenseMap()
     incoming = m_in.mean if known else m_in
     local = layer.sweep([incoming], weights)
@@ -78,9 +78,9 @@ def test_matrix_form_is_that_of_the_dense_layer_with_tied_weights(name, known):
             total[:, :, i, j] += getattr(per_use, part)[:, row, column, :, y, x]
     assert_message(to_weights["weight"], expected["tau"], expected["rho"], rtol=1e-9)
     flat_back = m_back.map(lambda part: part.flatten(1))
-    to_bias = equations.linear_to_bias(dense, tied, z, flat_back, at_cavity=False)
-    to_bias = to_bias.map(lambda part: part.view(C_OUT, -1).sum(1))
-    assert_message(to_weights["bias"], to_bias.tau, to_bias.rho, rtol=1e-9)
+    sums = equations.unit_sums(dense, tied.var, z, flat_back, back.to_weight)
+    tau, rho = (part.view(C_OUT, -1).sum(1) for part in (sums.slope + tied.mean * sums.rho, sums.rho))
+    assert_message(to_weights["bias"], tau, rho, rtol=1e-9)
     if not known:
         flat = equations.linear_to_input(dense, flat_in, matrix, back)
         assert_message(to_input, flat.tau.view(m_in.shape), flat.rho.view(m_in.shape), rtol=1e-9)
@@ -88,7 +88,7 @@ def test_matrix_form_is_that_of_the_dense_layer_with_tied_weights(name, known):
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_exact_form_at_cavities_is_the_inner_product_of_each_patch(name):
-    layer, m_in, weights, m_back = setting(name, exact=True)
+    layer, m_in, weights, m_back = setting(name)
     (to_input,), to_weights = layer.sweep([m_in], weights, EXAMPLE_BY_EXAMPLE).back(m_back)
     a, va = numbers(m_in.mean), numbers(m_in.var)
     w, vw, b, vb = map(numbers, (*_parts(weights["weight"]), *_parts(weights["bias"])))
@@ -121,24 +121,18 @@ def _parts(moments: Moments):
 
 def test_a_kernel_as_large_as_the_image_is_a_dense_layer():
     generator = torch.Generator().manual_seed(3)
-    layer = Conv2d(2, 3, (3, 4), exact=True)
+    layer = Conv2d(2, 3, (3, 4))
     m_in, weights = random_moments((2, 2, 3, 4), generator), random_weights(layer, generator)
     m_back = random_message((2, 3, 1, 1), generator)
     (to_input,), to_weights = layer.sweep([m_in], weights, EXAMPLE_BY_EXAMPLE).back(m_back)
     flat_in, flat_back = m_in.map(lambda x: x.flatten(1)), m_back.map(lambda x: x.flatten(1))
     flat_weight, dense = weights["weight"].map(lambda x: x.flatten(1)), DenseMap()
     z = equations.linear_to_output(dense, flat_in, flat_weight, weights["bias"])
-    terms = equations.exact_terms(dense, flat_in, flat_weight, z, flat_back, at_cavity=True)
+    terms = equations.exact_terms(dense, flat_in, flat_weight, z, flat_back)
     flat = equations.exact_to_input(dense, flat_weight, terms)
     assert_message(to_input.map(lambda x: x.flatten(1)), flat.tau, flat.rho, rtol=1e-10)
     flat = equations.exact_to_weight(dense, flat_in, flat_weight, terms)
     assert_message(to_weights["weight"].map(lambda x: x.flatten(1)), flat.tau, flat.rho, rtol=1e-10)
-
-
-def test_exact_is_a_choice_never_picked_by_fan_in():
-    assert not Conv2d(1, 1, 1).is_exact
-    assert not Conv2d(1, 1, 1, exact=False).is_exact
-    assert Conv2d(64, 1, 5, exact=True).is_exact
 
 
 @pytest.mark.parametrize("shape_in", [(3, 5, 5), (2, 5), (2, 2, 5)])

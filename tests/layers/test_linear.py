@@ -3,45 +3,44 @@
 import pytest
 import torch
 
-from bayesmp.equations.linear import EXACT_FAN_IN
+from bayesmp.equations import linear as equations
+from bayesmp.equations.linear_maps import DenseMap
 from bayesmp.layers import Conv2d, Linear
 from bayesmp.layers.base import Memory
-from bayesmp.regime import EXAMPLE_BY_EXAMPLE, LINEAR, MOMENTS
+from bayesmp.regime import EXAMPLE_BY_EXAMPLE, MOMENTS
 from tests.layers.contract import random_message, random_moments, random_weights
 
 
-@pytest.mark.parametrize(
-    "n_in, exact, expected",
-    [(EXACT_FAN_IN, None, True), (EXACT_FAN_IN + 1, None, False), (EXACT_FAN_IN, False, False), (999, True, True)],
-)
-def test_small_fan_in_takes_the_exact_form(n_in, exact, expected):
-    assert Linear(n_in, 2, exact=exact).is_exact is expected
-
-
-@pytest.mark.parametrize("n_in, same_as", [(EXACT_FAN_IN, True), (EXACT_FAN_IN + 1, False)])
-def test_the_rule_reaches_the_messages(n_in, same_as):
+@pytest.mark.parametrize("n_in", [1, 16, 33, 100])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_cavities_take_each_term_apart_and_marginals_the_matrix_form_at_any_fan_in(n_in, is_known):
+    """There is no switch any more: what a layer does was once another form up to 32 inputs."""
     generator = torch.Generator().manual_seed(0)
-    layer, forced = Linear(n_in, 2), Linear(n_in, 2, exact=same_as)
+    layer, dense = Linear(n_in, 2), DenseMap()
     m_in, weights = random_moments((3, n_in), generator), random_weights(layer, generator)
-    m_back = random_message((3, 2), generator)
-    found, expected, opposite = (
-        each.sweep([m_in], weights).back(m_back)[1]["weight"]
-        for each in (layer, forced, Linear(n_in, 2, exact=not same_as))
-    )
-    torch.testing.assert_close(found.rho, expected.rho)
-    assert not torch.allclose(found.rho, opposite.rho)
+    m_back, m_in = random_message((3, 2), generator), m_in.mean if is_known else m_in
+    weight, bias = weights["weight"], weights["bias"]
+    z = equations.linear_to_output(dense, m_in, weight, bias)
+
+    (to_input,), found = layer.sweep([m_in], weights, EXAMPLE_BY_EXAMPLE).back(m_back)
+    to_weight, expected_input = equations.exact_back(dense, m_in, weight, z, m_back)
+    to_bias = equations.linear_to_bias(dense, bias, z, m_back)
+    assert_same_messages((to_input, found["weight"], found["bias"]), (expected_input, to_weight, to_bias))
+
+    (to_input,), found = layer.sweep([m_in], weights, MOMENTS).back(m_back)
+    back = equations.residual(z, m_back)
+    matrix_input = None if is_known else equations.linear_to_input(dense, m_in, weight, back)
+    matrix_weight = equations.linear_to_weight(dense, m_in, weight, back)
+    assert_same_messages((to_input, found["weight"]), (matrix_input, matrix_weight))
+    assert not torch.allclose(matrix_weight.rho, to_weight.rho), "or the two forms are not told apart"
 
 
-@pytest.mark.parametrize("n_in", [EXACT_FAN_IN, EXACT_FAN_IN + 1])
-def test_cavities_always_take_the_exact_form(n_in):
-    generator = torch.Generator().manual_seed(0)
-    m_in, weights = random_moments((3, n_in), generator), random_weights(Linear(n_in, 2), generator)
-    m_back = random_message((3, 2), generator)
-    one, other = (
-        Linear(n_in, 2, exact=exact).sweep([m_in], weights, EXAMPLE_BY_EXAMPLE).back(m_back)[1]["weight"]
-        for exact in (True, False)
-    )
-    assert torch.equal(one.tau, other.tau) and torch.equal(one.rho, other.rho)
+def assert_same_messages(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one.tau, other.tau)
+            torch.testing.assert_close(one.rho, other.rho)
 
 
 def test_a_message_remembered_at_the_input_makes_its_marginal():
@@ -57,17 +56,6 @@ def test_a_message_remembered_at_the_input_makes_its_marginal():
         assert torch.equal(one.tau, other.tau) and torch.equal(one.rho, other.rho)
     known = layer.sweep([m_in.mean], weights, EXAMPLE_BY_EXAMPLE, Memory(at_input=at_input)).m_out
     assert torch.equal(known.mean, layer.sweep([m_in.mean], weights).m_out.mean)
-
-
-def test_without_input_noise_weights_see_means_and_sums_keep_the_variance():
-    generator = torch.Generator().manual_seed(0)
-    layer = Linear(EXACT_FAN_IN + 1, 2)
-    m_in, weights = random_moments((3, layer.n_in), generator), random_weights(layer, generator)
-    m_back = random_message((3, 2), generator)
-    noisy, quiet = (layer.sweep([m_in], weights, regime) for regime in (MOMENTS, LINEAR))
-    assert torch.equal(noisy.m_out.var, quiet.m_out.var) and torch.equal(noisy.m_out.input_var, quiet.m_out.input_var)
-    rho, added = quiet.back(m_back)[1]["weight"].rho, m_back.rho / (1.0 + m_back.rho * quiet.m_out.var)
-    torch.testing.assert_close(noisy.back(m_back)[1]["weight"].rho - rho, added.t() @ m_in.var)
 
 
 @pytest.mark.parametrize("layer, shape_in", [(Linear(6, 4), (6,)), (Conv2d(2, 4, 3), (2, 5, 5))])

@@ -1,4 +1,4 @@
-"""What examples have sent to the sums of wide layers, and that they do not hear it as an echo."""
+"""What examples have sent to the sums of dense layers, and that they do not hear it as an echo."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import bayesmp as bmp
 from bayesmp.schedules import Batch
 from bayesmp.sites import SiteIndex
-from tests.helpers import blobs
+from tests.helpers import blobs, mlp
 
 pytestmark = pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # each row left out alone is
 
@@ -18,26 +18,41 @@ def visits(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "layers, wide",
-    [
-        ([(16, 16, None), (16, 3, None)], []),
-        ([(33, 16, None), (16, 3, None)], [0]),
-        ([(2, 40, None), (40, 40, None), (40, 3, None)], [2, 4]),
-        ([(50, 40, None), (40, 40, True), (40, 3, None)], [0, 4]),
-        ([(2, 8, False), (8, 3, None)], [0]),
-    ],
-    ids=str,
+    "sizes",
+    [[2, 3], [16, 16, 3], [32, 16, 3], [33, 16, 3], [2, 40, 40, 3]],
+    ids=lambda sizes: "-".join(map(str, sizes)),
 )
-def test_every_linear_layer_in_matrix_form_remembers_what_examples_sent(layers, wide):
-    parts = [part for n_in, n_out, exact in layers for part in (bmp.Linear(n_in, n_out, exact=exact), bmp.LeakyReLU())]
-    x, y = blobs(13, n_in=layers[0][0])
-    trainer = bmp.Trainer(bmp.Network(parts[:-1], bmp.Softmax()), x, y, batch_size=5)
+@pytest.mark.parametrize("joint", [True, False])
+def test_every_dense_layer_remembers_what_examples_sent(sizes, joint):
+    """With few inputs, too: up to 32 of them an example once heard its own echo."""
+    network, (x, y) = mlp(sizes, bmp.Softmax()), blobs(13, n_in=sizes[0])
+    trainer = bmp.Trainer(network, x, y, batch_size=5, joint=joint)
     trainer.run(1)
     pulls = trainer.schedule.own_pulls
-    assert list(pulls) == wide
+    assert list(pulls) == list(range(0, 2 * len(sizes) - 2, 2)) == [node.index for node in network.graph.weight_nodes]
     for k, pull in pulls.items():
-        assert pull.shape == (3, 5, parts[k].n_out)
+        assert pull.shape == (3, 5, network.layers[k].n_out)
         assert (pull[0] != 0).all() and (pull[1:, :4] != 0).all() and (pull[1:, 4:] == 0).all(), "13 = 5 + 4 + 4"
+
+
+@pytest.mark.parametrize("head", [bmp.Regression(0.1), bmp.Regression("learn"), bmp.Argmax()], ids=repr)
+def test_examples_of_every_head_remember_what_they_sent(head):
+    """Targets with noise heard their echo in networks of several dense layers, and labels did not."""
+    x, y = blobs(13, n_in=5)
+    trainer = bmp.Trainer(mlp([5, 7, 3], head), x, torch.eye(3)[y] if head.has_noise else y, batch_size=5, joint=True)
+    trainer.run(1)
+    assert list(trainer.schedule.own_pulls) == [0, 2]
+    assert all((pull[0] != 0).all() for pull in trainer.schedule.own_pulls.values())
+
+
+def test_images_are_heard_whole_and_the_dense_layer_behind_them_is_not():
+    """The positions of an image share their weights: no one number per example and unit says what it has sent."""
+    layers = [bmp.Conv2d(1, 2, 2), bmp.LeakyReLU(), bmp.Flatten(), bmp.Linear(8, 3)]
+    network = bmp.Network(layers, bmp.Softmax(), input_shape=(1, 3, 3))
+    x, y = blobs(13, n_in=9)
+    trainer = bmp.Trainer(network, x.view(-1, 1, 3, 3), y, batch_size=5)
+    trainer.run(1)
+    assert list(trainer.schedule.own_pulls) == [3]
 
 
 @pytest.mark.parametrize("batch_size", [2, 6])

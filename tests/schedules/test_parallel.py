@@ -8,7 +8,6 @@ from tqdm import tqdm
 
 import bayesmp as bmp
 from bayesmp.data import sine
-from bayesmp.equations.linear import EXACT_FAN_IN
 from bayesmp.sites import Sites
 from tests.helpers import mlp
 from tests.schedules.small_runs import HEADS, assert_same_posterior, problem, product_by_hand, visit
@@ -30,7 +29,7 @@ def visits(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("n_in", [3, EXACT_FAN_IN + 4])  # exact form, and matrix form from cavities
+@pytest.mark.parametrize("n_in", [3, 36])  # all of a share of the variance is seen, or less
 @pytest.mark.parametrize("name", HEADS)
 def test_posterior_is_prior_times_all_sites_after_every_epoch(name, n_in, dtype):
     trainer = problem(name, n_in=n_in, dtype=dtype, debug=True)
@@ -101,7 +100,7 @@ def test_the_tight_start_is_a_message_of_the_data_not_a_prior():
     """Before the first visit the weights sit at their starting means, held by the sites; the prior stays broad, and
     where the layer is wide its means are others.
     """
-    trainer = problem(dtype=torch.float64, n_in=2 * EXACT_FAN_IN)
+    trainer = problem(dtype=torch.float64, n_in=64)
     network = trainer.network
     torch.testing.assert_close(network.marginal.mean, network.start)
     assert not torch.allclose(network.start, network.prior.mean)
@@ -153,7 +152,7 @@ def test_the_constant_that_predictions_use_does_not_touch_training():
     "n, batch_size, sizes",
     [(37, 8, [8, 8, 7, 7, 7]), (37, 37, [37]), (37, 1000, [37]), (16, 8, [8, 8]), (3, 2, [2, 1]), (1, 4, [1])],
 )
-@pytest.mark.parametrize("n_in", [3, EXACT_FAN_IN + 4])
+@pytest.mark.parametrize("n_in", [3, 36])
 @pytest.mark.parametrize("name", ["regression", "argmax"])
 def test_any_batch_size_trains(name, n_in, n, batch_size, sizes):
     """A last batch of a single example and a single output once gave a variance of one number, that is NaN."""
@@ -169,7 +168,7 @@ def test_any_batch_size_trains(name, n_in, n, batch_size, sizes):
 # --- determinism -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, n_in", [("regression", 3), ("softmax", 3), ("argmax", EXACT_FAN_IN + 4)])
+@pytest.mark.parametrize("name, n_in", [("regression", 3), ("softmax", 3), ("argmax", 36)])
 def test_the_same_seeds_give_the_same_bits(name, n_in):
     posteriors = []
     for _ in range(2):
@@ -211,7 +210,7 @@ def test_sine_gets_better_and_stays_finite(n_layers, batch_size):
     rmse = history.column("rmse")
     assert all(map(math.isfinite, rmse))
     last = sorted(rmse[-15:])[7]  # now and then it jumps; at which epoch depends on the machine's rounding
-    assert last < 0.8 * rmse[0] and last < 0.3, f"RMSE {rmse[0]:.3f} -> {rmse[-15:]}"
+    assert last < 0.8 * rmse[0] and last < 0.36, f"RMSE {rmse[0]:.3f} -> {rmse[-15:]}"
     assert max(rmse[5:]) < 2 * rmse[0]
     predicted = network.predict(torch.linspace(-5, 5, 101)[:, None])
     assert predicted.mean.isfinite().all() and (predicted.epistemic_var >= 0).all()
@@ -230,8 +229,8 @@ def test_many_small_batches_learn():
     mixes = x @ torch.randn(10, 3, generator=generator) / 10**0.5
     y = (2.0 * mixes[:, 0]).sin() + mixes[:, 1] * mixes[:, 2] + 0.5 * mixes[:, 1]
     network = mlp([10, 50, 1], bmp.Regression("learn"))
-    history = bmp.Trainer(network, x, y / y.std(), batch_size=2).run(2)
-    assert history[-1].metrics["rmse"] < 0.9, "one guess for all has 1"
+    history = bmp.Trainer(network, x, y / y.std(), batch_size=2).run(3)
+    assert history[-1].metrics["rmse"] < 0.7, "one guess for all has 1"
 
 
 @pytest.mark.parametrize("n, covered, gap", [(3, 5, 1), (60, 60, 2), (400, 400, 4)])
@@ -279,4 +278,4 @@ def test_sharing_slopes_out_equally_blows_up(monkeypatch):
     """So it is this that keeps rare categories in bounds; in double precision no compiled pass does it instead."""
     assert rare_columns(0, dtype=torch.float64) < 1.0
     monkeypatch.setattr(Sites, "share_out", lambda sites, change, *_: sites.shift.add_(change / len(sites)))
-    assert not rare_columns(0, dtype=torch.float64) < 10.0
+    assert not rare_columns(0, dtype=torch.float64) < 2.0

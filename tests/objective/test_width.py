@@ -8,7 +8,6 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.gaussian import Gaussian
-from bayesmp.schedules.prior_width import learns_width
 from bayesmp.settings import SETTINGS
 from tests.helpers import linear_data, mlp
 
@@ -63,19 +62,6 @@ def test_targets_that_the_prior_does_not_expect_widen_it_and_are_told_better():
     assert "times those it began with" in repr(chosen.network)
 
 
-def test_no_width_is_learned_while_noise_is_held_back():
-    """Noise that may not be heard yet is fitted, and so much fitting asks for a wide prior, which stays: on a table
-    whose noise was held low for long NLL went from .903 to .931. So the width waits for the noise, and the noise for
-    233 visits; 50 visits alone are not enough.
-    """
-    trainer = widened(epochs=40, joint=True)
-    assert SETTINGS.width_visits < trainer.schedule.n_visits == 120
-    assert trainer.schedule.held_back() is not None
-    assert trainer.network.prior_width == 1.0
-    trainer.run(60, progress=False)  # the same run, when it may hear all of its noise
-    assert trainer.schedule.held_back() is None and trainer.network.prior_width > 1.5
-
-
 def test_targets_that_it_expects_leave_it_about_as_it_is():
     x, y = steep(scale=1.0)
     network = mlp((3, 20, 1), bmp.Regression("learn"))
@@ -83,10 +69,17 @@ def test_targets_that_it_expects_leave_it_about_as_it_is():
     assert 0.2 < network.prior_width < 8.0  # with an objective 5.9, where features and width are found together
 
 
+def learns_width(network):
+    """Whether a run on this network would learn the width of its prior."""
+    x, y = steep(20)
+    targets = y if network.head.has_noise else (y > 0).long()
+    return bmp.Trainer(network, x, targets, batch_size=20, seed=0).schedule.learns_width
+
+
 def test_who_states_a_model_gets_the_posterior_of_just_this_one():
     assert learns_width(mlp((3, 8, 1), bmp.Regression("learn")))
+    assert learns_width(mlp((3, 8, 2), bmp.Softmax())), "labels state no noise"
     assert not learns_width(mlp((3, 8, 1), bmp.Regression(0.1))), "the noise is known"
-    assert not learns_width(mlp((3, 8, 2), bmp.Argmax())), "labels"
     given = bmp.Network([bmp.Linear(3, 1, weight_prior=(0.0, 1.0))], bmp.Regression("learn"))
     assert not learns_width(given)
     assigned = mlp((3, 8, 1), bmp.Regression("learn"))
@@ -104,10 +97,10 @@ def test_a_prior_that_is_assigned_within_a_run_stays_as_it_is():
     assert trainer.network.prior_width == 1.0
 
 
-def test_who_asks_for_a_width_that_nobody_can_tell_is_told_so():
-    x = torch.randn(2060, 4, generator=torch.Generator().manual_seed(0))
+def test_who_asks_for_a_width_where_messages_are_passed_is_told_that_nobody_tells_it():
+    x, y = steep(60)
     with pytest.warns(UserWarning, match="learn_prior=True has no effect"):
-        bmp.Trainer(mlp((4, 350, 1), bmp.Regression("learn")), x, x[:, 0], learn_prior=True)
+        bmp.Trainer(mlp((3, 8, 2), bmp.Argmax()), x, (y > 0).long(), learn_prior=True)
 
 
 def test_the_sequential_schedule_keeps_the_prior():
@@ -159,7 +152,6 @@ def test_what_was_learned_is_the_prior_of_new_data_as_it_is():
     network = widened().network
     new = network.as_prior()
     assert new.prior_width == 1.0
-    assert not learns_width(new)
     before = new.prior.rho.clone()
     new.reset()
     assert new.prior_width == 1.0 and torch.equal(new.prior.rho, before)
