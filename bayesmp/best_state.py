@@ -236,7 +236,7 @@ def go_back(run: Run, kept: KeptState) -> None:
     for name, target in tensors_of(run).items():
         target.copy_(kept.tensors[name])
     run.network.regime = kept.regime
-    run.network.widen_prior(kept.prior_width)
+    run.network.widen_prior(kept.prior_width, run.network.relevances)
     run.sites.recount()
     run.schedule.resume(kept.counters)
 

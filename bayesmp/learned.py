@@ -30,6 +30,7 @@ class Learned:
         fitted: how activations are averaged over the belief, where training had an objective; else None.
         belief_scale: factor on variances under the joint belief, judged by rows that joined late (objective/unseen.py).
         prior_width: factor on all prior variances that the data have chosen (objective/objective.py).
+        relevances: the same by input, of each layer whose inputs are given; none where nothing was learned of them.
         flat_targets: whether targets came as (n,), not (n, 1).
         told: the run's history and moments of its data, for `diagnose`; files do not hold it.
     """
@@ -43,6 +44,7 @@ class Learned:
     fitted: Fitted | None
     belief_scale: float
     prior_width: float
+    relevances: tuple[Tensor, ...]
     flat_targets: bool
     told: Told | None
 
@@ -76,6 +78,7 @@ class Learned:
             "regime": self.regime.to_json(),
             "belief_scale": self.belief_scale,
             "prior_width": self.prior_width,
+            "relevances": [len(part) for part in self.relevances],
             "flat_targets": self.flat_targets,
             "varying_noise": self.varying_noise is not None,
             "fitted": None if self.fitted is None else self.fitted.description(),
@@ -94,6 +97,7 @@ class Learned:
             **parts,
             **{f"varying_noise.{name}": part for name, part in noise.items()},
             **{f"fitted.{name}": part for name, part in fitted.items()},
+            **{f"relevance.{k}": part for k, part in enumerate(self.relevances)},
         }
 
 

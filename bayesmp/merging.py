@@ -51,7 +51,7 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
     merged._arrange([rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members])
     merged._start()
-    network.widen_prior(_width_of(runs))
+    network.widen_prior(*_widths_of(runs))
     if len({run.has_objective for run in runs}) == 1:  # else they know different things, and visits tell them anew
         merged.schedule.join([run.schedule for run in runs])
     _take_sites(merged, runs)
@@ -87,10 +87,16 @@ def _take_sites(merged: Trainer, runs: list[Trainer]) -> None:
     sites.recount()
 
 
-def _width_of(runs: list[Trainer]) -> float:
-    """How wide a prior suits all of them: the geometric mean of what they have chosen, by their examples."""
+def _widths_of(runs: list[Trainer]) -> tuple[float, list[Tensor]]:
+    """How wide a prior suits all of them: geometric means of what they have chosen, by their examples."""
     n = sum(len(run.y) for run in runs)
-    return math.exp(sum(len(run.y) / n * math.log(run.network.prior_width) for run in runs))
+    width = math.exp(sum(len(run.y) / n * math.log(run.network.prior_width) for run in runs))
+    if not all(run.network.relevances for run in runs):
+        return width, []
+    by_layer = zip(*(run.network.relevances for run in runs), strict=True)
+    shares = [len(run.y) / n for run in runs]
+    means = [sum(s * part.log() for s, part in zip(shares, parts, strict=True)) for parts in by_layer]
+    return width, [torch.as_tensor(mean).exp() for mean in means]
 
 
 def _check_runs(runs: list[Trainer]) -> None:

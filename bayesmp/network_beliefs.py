@@ -95,13 +95,28 @@ class NetworkBeliefs(Structure[P]):
         self.yesterday = None
         self.has_given_prior = True
         self._prior_width = 1.0
+        self._relevance: tuple[Tensor, ...] = ()
 
     @property
     def exact_prior(self) -> Gaussian:
         """The prior in float64 on the CPU."""
-        if self._prior_width == 1.0:
+        if self._prior_width == 1.0 and not self._relevance:
             return self._exact_prior
-        return Gaussian(self._exact_prior.tau / self._prior_width, self._exact_prior.rho / self._prior_width)
+        factors = self._prior_factors()
+        return Gaussian(self._exact_prior.tau / factors, self._exact_prior.rho / factors)
+
+    def _prior_factors(self) -> Tensor:
+        """On the variance of each weight, flat."""
+        matrices = self.flat.to_matrices(torch.full_like(self._exact_prior.rho, self._prior_width))
+        for layer, factors in zip(self._judged_layers, self._relevance, strict=False):
+            matrices[layer][:, : len(factors)] *= factors
+        return self.flat.from_matrices(matrices)
+
+    @property
+    def _judged_layers(self) -> list[int]:
+        """Layers with weights of their own for each given input, counted among those with weights."""
+        nodes = enumerate(self.graph.weight_nodes)
+        return [k for k, node in nodes if node.layer.n_own_inputs and not self.graph.is_behind_weights(node)]
 
     @property
     def rule_prior(self) -> Gaussian:
@@ -120,9 +135,30 @@ class NetworkBeliefs(Structure[P]):
             f"bayesmp.Gaussian.from_moments(net.prior.mean, {width!r} * net.prior.var)"
         )
 
-    def widen_prior(self, width: Factor) -> None:
-        """Let all prior variances be this many times those of the rule."""
+    @property
+    def judged_inputs(self) -> list[int]:
+        """Numbers of given inputs whose relevance training may learn, layer by layer."""
+        return [self.graph.weight_nodes[k].layer.n_own_inputs for k in self._judged_layers]
+
+    @property
+    def relevances(self) -> tuple[Tensor, ...]:
+        """`relevance` of each layer whose inputs are given; none where nothing was chosen."""
+        return self._relevance
+
+    @property
+    def relevance(self) -> Tensor | None:
+        """How much each input matters: the factor (n_inputs,) that data have chosen on the prior variances of its
+        weights, beside `prior_width`; near 0 for an input that tells nothing. None where nothing was chosen: before
+        training, where a prior or the noise was given, where messages are passed.
+        """
+        return self._relevance[0].clone() if len(self._relevance) == 1 else None
+
+    def widen_prior(self, width: Factor, relevance: Sequence[Tensor] = ()) -> None:
+        """Let all prior variances be this many times those of the rule, and those of the weights of given inputs as
+        many times more; relevance is in the order of the layers with given inputs, none: 1.
+        """
         self._prior_width = width
+        self._relevance = tuple(part.detach().to("cpu", torch.float64, copy=True) for part in relevance)
         self._prior = self.exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
 
     @property
@@ -241,9 +277,9 @@ class NetworkBeliefs(Structure[P]):
     def learn(self, learned: Learned) -> None:
         """Take what a network of the same layers and head has learned."""
         for name in LEARNED:
-            if name != "prior_width":
+            if name not in ("prior_width", "relevances"):
                 setattr(self, name, getattr(learned, name))
-        self.widen_prior(learned.prior_width)
+        self.widen_prior(learned.prior_width, learned.relevances)
 
     # --- the past ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +312,7 @@ class NetworkBeliefs(Structure[P]):
         variances, _ = self.belief.as_past()
         var = self.flat.from_matrices([part.double() for part in variances])
         new.prior = Gaussian.from_moments(self.marginal.mean.double(), var)
-        new.remember(replace(self.learned(), prior_width=1.0))  # which is in its variances
+        new.remember(replace(self.learned(), prior_width=1.0, relevances=()))  # which are in its variances
         return new
 
     @property

@@ -84,6 +84,7 @@ class LearnedHeader:
     regime: Regime
     belief_scale: PositiveFloat
     prior_width: PositiveFloat
+    relevances: list[Positive]
     flat_targets: bool
     varying_noise: bool
     fitted: FittedHeader | None
@@ -194,9 +195,18 @@ def _read_learned(network: Network, file: persistence.SavedFile, found: LearnedH
         fitted=None if found.fitted is None else _read_fitted(network, file.part("fitted."), found.fitted),
         belief_scale=found.belief_scale,
         prior_width=found.prior_width,
+        relevances=_read_relevances(network, file, found.relevances),
         flat_targets=found.flat_targets,
         told=None,
     )
+
+
+def _read_relevances(network: Network, file: persistence.SavedFile, sizes: list[int]) -> tuple[Tensor, ...]:
+    """Factors on prior variances by input, if any were learned."""
+    if sizes and sizes != network.judged_inputs:
+        raise ValueError(f"relevances must be of {network.judged_inputs} inputs, got {sizes}")
+    names = [(f"relevance.{k}", (size,)) for k, size in enumerate(sizes)]
+    return tuple(file.tensor(name, shape, torch.float64, low=TINY) for name, shape in names)
 
 
 def _read_log_weights(file: persistence.SavedFile, name: str, like: Tensor) -> Tensor:

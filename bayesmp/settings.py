@@ -59,6 +59,8 @@ class Settings:
             rest.
         first_noise: share of the variance of y that is taken for noise in these steps.
         first_spread: share of the prior's variance that weights are believed to have before the first step.
+        first_damping: of the first step, in units of the prior's precision. Careful first steps find better minima
+            (docs/lab-notes.md, "relevance of inputs, careful first steps").
         spread_pace: which part of the way the variances that activations are averaged over go at each step.
         covariance_pace: the same of the outputs' covariances that losses of labels are averaged over. A label says less
             the surer its outputs are; half of the way at a time they swung to and fro without end (docs/lab-notes.md).
@@ -83,6 +85,8 @@ class Settings:
             shared weights.
         width_counts: directions of the weights that say that the prior is as wide as its rule has it.
         width_range: least and largest factor on its variances.
+        relevance_counts: directions that say the same of the weights of one input.
+        least_relevance: least factor on their variances.
         most_stood_for: so many of the data may an example stand for whose leverage conjugate gradients tell.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
@@ -130,6 +134,7 @@ class Settings:
     less_smoothing: float = 0.3
     first_noise: float = 0.01
     first_spread: float = 0.1
+    first_damping: float = 1e4
     spread_pace: float = 0.5
     covariance_pace: float = 0.25
     damping_factors: tuple[float, float] = (3.0, 4.0)
@@ -148,6 +153,8 @@ class Settings:
     turning: float = 0.4
     width_counts: float = 20.0
     width_range: tuple[float, float] = (1 / 64, 64.0)
+    relevance_counts: float = 1.0
+    least_relevance: float = 1e-4
     most_stood_for: float = 4.0
     max_leverage: tuple[float, float] = (0.95, 0.5)
 

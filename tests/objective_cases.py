@@ -45,6 +45,7 @@ def descent_of(
         network.head.loss(y, network.n_outputs, least_miss=SETTINGS.least_miss),
         torch.ones(len(y), dtype=torch.float64) if weight is None else weight,
         width_counts=SETTINGS.width_counts,
+        relevance_counts=SETTINGS.relevance_counts,
     )
     if over_rows is not None:
         objective.is_over_rows = over_rows

@@ -133,6 +133,7 @@ class Layer(ABC):
     """One factor of the network between its input edges and an output edge."""
 
     may_reject = False  # whether its message to the input may lack precision, and is counted then (tilted.py)
+    n_own_inputs = 0  # inputs with weights of their own, the first columns of `to_matrix`; none if weights are shared
 
     def weight_shapes(self) -> dict[str, Shape]:
         """Name and shape of each weight tensor; empty for layers without weights."""

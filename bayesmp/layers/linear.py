@@ -220,6 +220,7 @@ class Linear(WeightLayer):
     ) -> None:
         self.n_in = checks.check_positive_int(n_in, "n_in of Linear")
         self.n_out = checks.check_positive_int(n_out, "n_out of Linear")
+        self.n_own_inputs = self.n_in
         super().__init__(fan_in=n_in, bias=bias, weight_prior=weight_prior, bias_prior=bias_prior)
 
     def config(self) -> dict[str, Any]:

@@ -86,6 +86,10 @@ class Curvature(ABC):
     def degrees_of_freedom(self) -> float:
         """How many directions in weight space data have settled, tr(I - P H^{-1})."""
 
+    @abstractmethod
+    def freedom_by_input(self, layer: int) -> Tensor:
+        """How many of them are about the weights of each input of a layer, (i,)."""
+
 
 class OverWeights(Curvature):
     """H as a matrix over all weights.
@@ -141,6 +145,11 @@ class OverWeights(Curvature):
     @property
     def degrees_of_freedom(self) -> float:
         return float(len(self.prior_rho) - (self.prior_rho * self.covariance.diagonal()).sum())
+
+    def freedom_by_input(self, layer: int) -> Tensor:
+        settled = 1.0 - self.prior_rho * self.covariance.diagonal()
+        parts = settled.split([n_out * n_in for n_out, n_in in self.shapes])
+        return parts[layer].view(self.shapes[layer]).sum(0)
 
 
 def is_even(precisions: Sequence[Tensor]) -> bool:
@@ -328,3 +337,9 @@ class OverRows(Curvature):
     @property
     def degrees_of_freedom(self) -> float:
         return float(len(self.inverse) - self.inverse.diagonal().sum())
+
+    def freedom_by_input(self, layer: int) -> Tensor:
+        k, n = self.sizes
+        met = (self.inverse.view(k, n, k, n) * self._across(self.scaled[layer])).sum((0, 2))
+        inputs = self.inputs[layer]
+        return self.prior_vars[layer] * ((met @ inputs) * inputs).sum(0)

@@ -39,6 +39,7 @@ class DescentState:
     Attributes:
         mean: of all weights, in the function's order, float64.
         noise, width: t and s of the objective.
+        relevance: r of it, of the inputs (i,) of each layer whose inputs are given.
         damping: of the next step, in units of the prior's precision.
         smoothing: share of the belief's variance that activations are averaged over.
         spread: per layer with weights, covariances of each unit's own weights (o, i, i), or the variances (n, o) of
@@ -51,6 +52,7 @@ class DescentState:
     mean: Tensor
     noise: float
     width: float
+    relevance: tuple[Tensor, ...]
     damping: float
     smoothing: float
     spread: tuple[Tensor, ...]
@@ -112,9 +114,15 @@ class Descent:
         if self._looked is None or self._looked[0] is not state:
             known: list[dict[int, Tensor]] = [{} for _ in parts]
             spreading = [self._spreading(rows, own) for rows, own in zip(parts, known, strict=True)]
-            look = self.objective.look(state.mean, state.noise, state.width, spreading, self._covariances)
+            look = self._look_at(state.mean, spreading)
             self._looked = state, look, [Held(own) for own in known]
         return self._looked[1:]
+
+    def _look_at(self, mean: Tensor, variances: Sequence[Variances], *, with_slope: bool = True) -> Look:
+        """The objective at other means, where all else is as it is."""
+        state = self.state
+        at = mean, state.noise, state.width, variances, self._covariances
+        return self.objective.look(*at, relevance=state.relevance, with_slope=with_slope)
 
     @property
     def _covariances(self) -> Tensor | None:
@@ -199,7 +207,7 @@ class Descent:
         limit = counted(start) + ROUNDING * abs(start.value)
         for k in range(MOST_TRIES):
             tried = before.mean + start.curvature.newton(slope, damping)
-            found = objective.look(tried, before.noise, before.width, variances, self._covariances, with_slope=False)
+            found = self._look_at(tried, variances, with_slope=False)
             if counted(found) < limit:
                 mean, look, n_refused = tried, found, 0
                 if k == 0:  # else it is as large as it has to be
@@ -231,14 +239,16 @@ class Descent:
     def _follow(self, look: Look, variances: Sequence[Held], fits_only: bool) -> None:
         """Let noise, width, spread and covariances be those of the belief at the means reached."""
         state, objective, settings = self.state, self.objective, self.settings
-        noise, width = state.noise, state.width
+        noise, width, relevance = state.noise, state.width, state.relevance
         if not fits_only:
             known = look.curvature.degrees_of_freedom
             if self.learns_noise:
                 noise = objective.best_noise(look.data, noise, known, settings.least_left)
             if self.learns_width:
                 least, most = settings.width_range
-                width = min(most, max(least, objective.best_width(state.mean, known)))
+                width = min(most, max(least, objective.best_width(state.mean, known, relevance)))
+                relevance = objective.best_relevance(state.mean, look.curvature, width)
+                relevance = tuple(part.clamp(settings.least_relevance, most) for part in relevance)
         spread = []
         for k, old in enumerate(state.spread):
             new = self._spread_of(look, k, variances)
@@ -247,7 +257,8 @@ class Descent:
         if objective.loss.averages:
             new = objective.covariances(state.mean, look, variances)
             covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.covariance_pace)
-        self.state = replace(state, noise=noise, width=width, spread=tuple(spread), covariances=covariances)
+        numbers = {"noise": noise, "width": width, "relevance": relevance}
+        self.state = replace(state, spread=tuple(spread), covariances=covariances, **numbers)  # type: ignore[arg-type]
 
     def _spread_of(self, look: Look, layer: int, variances: Sequence[Held]) -> Tensor:
         """What the belief at a point says of the sums of a layer; nothing of the last, which no activation reads."""
@@ -279,7 +290,17 @@ class Descent:
             known = settings.first_spread / part.view(shape)
             is_wide = shape[1] > MOST_INPUTS or k == len(rows) - 1
             spread.append(known.new_zeros(0) if is_wide else torch.diag_embed(known))
-        return DescentState(mean, noise, 1.0, 1.0, 1.0, tuple(spread), mean.new_zeros(0))
+        relevance = tuple(mean.new_ones(function.nodes[k].layer.n_own_inputs) for k in function.judged)
+        return DescentState(
+            mean,
+            noise=noise,
+            width=1.0,
+            relevance=relevance,
+            damping=settings.first_damping,
+            smoothing=1.0,
+            spread=tuple(spread),
+            covariances=mean.new_zeros(0),
+        )
 
 
 def _counted(look: Look, *, fits_only: bool) -> float:

@@ -91,6 +91,7 @@ class SmoothFunction:
         self.nodes = graph.weight_nodes
         # what reads an activation beside a sum, a pool for one, hears of its variance, too
         self.given = [k for k, node in enumerate(self.nodes) if not graph.is_behind_weights(node)]  # their inputs are
+        self.judged = [k for k in self.given if self.nodes[k].layer.n_own_inputs > 0]  # whose inputs have a relevance
         self.is_dense = all_dense([node.layer for node in graph.nodes])
         self.regime = MEANS if self.is_dense else MOMENTS
         like = flat.to_matrices(torch.zeros(len(flat), dtype=torch.float64))

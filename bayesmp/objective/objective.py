@@ -1,11 +1,12 @@
 r"""The objective that training makes smaller: the negative log evidence of the linearised, smoothed network.
 
-    F(m, t, s) = sum_n w_n value_n(f_n; t) + c(t)                              data (heads/loss.py), with noise t if any
-               + 1/2 (m - m_0)^T P (m - m_0) / s                              prior, its variances s times the rule's
-               + 1/2 log det H - 1/2 log det (P / s)                          what the weights' uncertainty costs
-               + c/2 (log s + 1 / s)                                          what is known of the width
+    F(m, t, s, r) = sum_n w_n value_n(f_n; t) + c(t)                           data (heads/loss.py), with noise t if any
+               + 1/2 (m - m_0)^T P / (s r) (m - m_0)                          prior, its variances s r times the rule's
+               + 1/2 log det H - 1/2 log det P / (s r)                        what the weights' uncertainty costs
+               + c/2 (log s + 1 / s) + sum_d b/2 (log r_d + 1 / r_d)          what is known of the widths
 
-with H = P / s + sum_n w_n J_n^T L_n J_n, outputs f_n and slopes J_n from a sweep whose activations are averaged over
+with one s for all weights, one r_d for those of each given input, its relevance, and 1 for all others;
+H = P / (s r) + sum_n w_n J_n^T L_n J_n, outputs f_n and slopes J_n from a sweep whose activations are averaged over
 the belief about their inputs (function.py), L_n the precision of the loss. For noisy targets, where
 
     sum_n w_n value_n + c(t) = sum_n w_n |y_n - f_n|^2 / (2 t) + N/2 log(2 pi t) + l^2 / (2 t) + 1/2 log t,
@@ -14,9 +15,14 @@ with N = sum_n w_n k for k outputs, F = -log p(y) of the network linearised arou
 bounds that from above. So it compares whole networks.
 
 Its slope in m with H^{-1} = C held fixed is that of "loss + prior + the variance that the belief puts on the outputs",
-1/2 sum_n w_n tr(L_n J_n C J_n^T). Noise and width that make it smallest, with gamma the degrees of freedom:
+1/2 sum_n w_n tr(L_n J_n C J_n^T). Noise and widths that make it smallest, with gamma the degrees of freedom, of all
+weights or of those of an input:
 
-    t = (sum_n w_n |r_n|^2 + l^2) / (N + 1 - gamma),    s = (|m - m_0|_P^2 + c) / (gamma + c)
+    t = (sum_n w_n |e_n|^2 + l^2) / (N + 1 - gamma),    e_n = y_n - f_n
+    s = (|m - m_0|^2_{P / r} + c) / (gamma + c),    r_d = (|m - m_0|^2_{P / s, d} + b) / (gamma_d + b)
+
+So the weights of an input that tells nothing are drawn to 0, together: this is automatic relevance determination
+(MacKay, 1994; Neal, 1996) for the linearised, smoothed network.
 """
 
 from __future__ import annotations
@@ -75,6 +81,7 @@ class Objective:
         loss: what their targets say.
         weight: how often each example counts, (n,).
         width_counts: directions of the weights that say that the prior is as wide as its rule has it, c.
+        relevance_counts: the same for the weights of each given input, b.
     """
 
     def __init__(
@@ -87,11 +94,12 @@ class Objective:
         weight: Tensor,
         *,
         width_counts: float,
+        relevance_counts: float,
     ) -> None:
         self.function, self.prior_mean, self.prior_rho = function, prior_mean, prior_rho
         self.x, self.loss, self.weight = x, loss, weight
-        self.width_counts = width_counts
-        self._kernels: dict[int, Tensor] = {}  # of layers whose inputs are given, under the prior with s = 1
+        self.width_counts, self.relevance_counts = width_counts, relevance_counts
+        self._kernels: dict[int, tuple[Tensor, Tensor]] = {}  # of layers whose inputs are given, and for which prior
         self.n_counted = float(weight.sum()) * loss.n_latent
         self.is_over_rows = goes_over_rows(function, prior_rho, len(x), loss.n_latent)
 
@@ -125,6 +133,7 @@ class Objective:
         variances: Sequence[Variances],
         covariances: Tensor | None = None,
         *,
+        relevance: Sequence[Tensor] = (),
         with_slope: bool = True,
     ) -> Look:
         """F at these means. Without its slope, which is NaN then, it takes less time where only some examples tell the
@@ -134,8 +143,9 @@ class Objective:
             mean, noise, width: where.
             variances: of the sums, one entry per part.
             covariances: (n, l, l) of what the loss depends on, if it averages over them; None: nothing is uncertain.
+            relevance: r of the inputs (i,) of each layer whose inputs are given, in order; none: 1.
         """
-        rho, change = self.prior_rho / width, mean - self.prior_mean
+        rho, change = self.rho_at(width, relevance), mean - self.prior_mean
         shapes = self.function.shapes
         slope = -rho * change if with_slope else torch.full_like(change, math.nan)
         seen: list[tuple[Tensor, Said]] = []
@@ -166,8 +176,7 @@ class Objective:
             data = gram(through) if data is None else data.add_(gram(through))
         if self.is_over_rows:
             whole = Slopes.joined(told)
-            known = {layer: width * kernel for layer, kernel in self._given_kernels(whole).items()}
-            curvature: Curvature = OverRows(whole, rho, shapes, known)
+            curvature: Curvature = OverRows(whole, rho, shapes, self._given_kernels(whole, rho))
         else:
             assert data is not None
             curvature = OverWeights(data, rho, shapes)
@@ -175,7 +184,7 @@ class Objective:
         value, pull = (torch.cat([getattr(said, name) for _, said in seen]) for name in ("value", "pull"))
         root = Root(torch.cat([said.root.part for _, said in seen]))
         total = float(value.sum())
-        objective = total + self._constant(noise, width) + 0.5 * float((change.square() * rho).sum())
+        objective = total + self._constant(noise, width, relevance) + 0.5 * float((change.square() * rho).sum())
         objective += curvature.half_log_det
         return Look(objective if math.isfinite(objective) else math.inf, total, slope, curvature, latent, pull, root)
 
@@ -184,17 +193,28 @@ class Objective:
         said = self.loss.said(latent, None if covariances is None else covariances[rows], rows, noise)
         return said.times(self.weight[rows])
 
-    def _constant(self, noise: float, width: float) -> float:
-        return self.loss.constant(noise, self.n_counted) + 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
+    def _constant(self, noise: float, width: float, relevance: Sequence[Tensor]) -> float:
+        known = 0.5 * self.width_counts * (math.log(width) + 1.0 / width)
+        known += 0.5 * self.relevance_counts * sum(float((part.log() + 1.0 / part).sum()) for part in relevance)
+        return self.loss.constant(noise, self.n_counted) + known
 
-    def _given_kernels(self, found: Slopes) -> dict[int, Tensor]:
-        """Products of inputs that never change, under the prior with s = 1; formed once, and the same at any width."""
-        if not self._kernels:
-            parts = self.prior_rho.split([n_out * n_in for n_out, n_in in self.function.shapes])
-            for layer in self.function.given:
-                inputs, rho = found.gradients[layer].inputs[:, 0], parts[layer].view(self.function.shapes[layer])[0]
-                self._kernels[layer] = (inputs / rho) @ inputs.T
-        return self._kernels
+    def rho_at(self, width: float, relevance: Sequence[Tensor]) -> Tensor:
+        """Precisions of the prior with these factors on its variances, (w,)."""
+        rho = self.prior_rho / width
+        parts = self.function.split(rho)  # views
+        for layer, factors in zip(self.function.judged, relevance, strict=False):
+            parts[layer][:, : len(factors)] /= factors
+        return rho
+
+    def _given_kernels(self, found: Slopes, rho: Tensor) -> dict[int, Tensor]:
+        """Products of inputs that never change, under this prior; formed once for as long as it stays."""
+        parts = self.function.split(rho)
+        for layer in self.function.given:
+            own = parts[layer][0]
+            if layer not in self._kernels or not torch.equal(self._kernels[layer][0], own):
+                inputs = found.gradients[layer].inputs[:, 0]
+                self._kernels[layer] = own, (inputs / own) @ inputs.T
+        return {layer: kernel for layer, (_, kernel) in self._kernels.items()}
 
     def _slopes_of(self, mean: Tensor, rows: slice, held: Variances, chosen: Tensor) -> Slopes:
         assert isinstance(held, Held)
@@ -263,10 +283,20 @@ class Objective:
         left = max(self.n_counted + 1.0 - degrees_of_freedom, least_share * (self.n_counted + 1.0))
         return self.loss.best_noise(data, noise, left)
 
-    def best_width(self, mean: Tensor, degrees_of_freedom: float) -> float:
+    def best_width(self, mean: Tensor, degrees_of_freedom: float, relevance: Sequence[Tensor] = ()) -> float:
         """s as above."""
-        moved = float(((mean - self.prior_mean).square() * self.prior_rho).sum())
+        moved = float(((mean - self.prior_mean).square() * self.rho_at(1.0, relevance)).sum())
         return (moved + self.width_counts) / (degrees_of_freedom + self.width_counts)
+
+    def best_relevance(self, mean: Tensor, curvature: Curvature, width: float) -> tuple[Tensor, ...]:
+        """r as above, in the order of the layers whose inputs are given; what is no input, a bias, has none."""
+        moved = self.function.split((mean - self.prior_mean).square() * self.prior_rho / width)
+        found = []
+        for layer in self.function.judged:
+            freedom = curvature.freedom_by_input(layer).clamp_min(0.0)
+            factors = (moved[layer].sum(0) + self.relevance_counts) / (freedom + self.relevance_counts)
+            found.append(factors[: self.function.nodes[layer].layer.n_own_inputs])
+        return tuple(found)
 
 
 def most_told(n_latent: int) -> int:

@@ -166,6 +166,7 @@ class ObjectiveSchedule(Schedule):
     def state(self) -> dict[str, Tensor]:
         assert self._state is not None
         found = {"mean": self._state.mean, "covariances": self._state.covariances}
+        found |= {f"relevance.{k}": part for k, part in enumerate(self._state.relevance)}
         return found | {f"spread.{k}": part for k, part in enumerate(self._state.spread[:-1])}
 
     def counters(self) -> dict[str, float]:
@@ -238,7 +239,7 @@ class ObjectiveSchedule(Schedule):
         descent, before = self.descent(x, y), self._state
         if len(y) > 0:
             descent.step()
-            found = replace(descent.state, noise=before.noise, width=before.width)
+            found = replace(descent.state, noise=before.noise, width=before.width, relevance=before.relevance)
         else:
             found = replace(before, mean=descent.objective.prior_mean)
         self._state = self._with_rows(found, len(self._y))
@@ -261,8 +262,10 @@ class ObjectiveSchedule(Schedule):
             if own.ndim == 3:
                 spread[k] = torch.stack([p * one.spread[k] for p, one in zip(share, known, strict=True)]).sum(0)
         numbers = {name: mean_of(name) for name in ("noise", "smoothing")} | {"width": self.network.prior_width}
+        relevance = tuple(part.to(self._state.mean) for part in self.network.relevances) or self._state.relevance
         n_steps = max(one.n_steps for one in known)
-        self._state = replace(self._state, spread=tuple(spread), n_steps=n_steps, **numbers)  # type: ignore[arg-type]
+        known_now = {"spread": tuple(spread), "relevance": relevance, "n_steps": n_steps}
+        self._state = replace(self._state, **known_now, **numbers)  # type: ignore[arg-type]
 
     # --- an epoch ----------------------------------------------------------------------------------------------------
 
@@ -284,7 +287,8 @@ class ObjectiveSchedule(Schedule):
             noise = descent.state.noise
             info = descent.step_or_stay()
             self._state = descent.state
-            self.network.widen_prior(self._state.width)
+            relevance = self._state.relevance if self.learns_width else ()
+            self.network.widen_prior(self._state.width, relevance)
             self.sites.origin.copy_(self.function.to_flat(self._state.mean).to(self.sites.origin))
             metrics = self._metrics(info.look, descent.objective.loss, noise)
             moved = (info.moved.square() * info.look.curvature.diagonal).amax().sqrt()
@@ -420,7 +424,15 @@ class ObjectiveSchedule(Schedule):
         loss = network.head.loss(y, network.n_outputs, least_miss=settings.least_miss)
         assert loss is not None
         known = self.function.to_vector(prior.mean), self.function.to_vector(prior.rho)
-        return Objective(self.function, *known, x, loss, self._weight_of(x, y), width_counts=settings.width_counts)
+        return Objective(
+            self.function,
+            *known,
+            x,
+            loss,
+            self._weight_of(x, y),
+            width_counts=settings.width_counts,
+            relevance_counts=settings.relevance_counts,
+        )
 
     def _weight_of(self, x: Tensor, y: Tensor) -> Tensor:
         """How often each example counts: a copy of another one is no news (groups.py)."""
@@ -443,8 +455,12 @@ class ObjectiveSchedule(Schedule):
         with a prior as wide as the network has it.
         """
         assert self._state is not None
-        if self._state.width != float(self.network.prior_width):
-            self._state = replace(self._state, width=float(self.network.prior_width))
+        width = float(self.network.prior_width)
+        relevance = self.network.relevances or tuple(torch.ones_like(part) for part in self._state.relevance)
+        relevance = tuple(part.to(self._state.mean) for part in relevance)
+        same = all(torch.equal(a, b) for a, b in zip(relevance, self._state.relevance, strict=True))
+        if self._state.width != width or not same:
+            self._state = replace(self._state, width=width, relevance=relevance)
         own = self.function.to_flat(self._state.mean).to(self.sites.origin)
         if not torch.equal(own, self.sites.origin):
             self._state = replace(self._state, mean=self.function.to_vector(self.sites.origin.double()))
@@ -555,8 +571,7 @@ class ObjectiveSchedule(Schedule):
     def evidence(self, x: Tensor, descent: Descent, look: Look) -> Evidence:
         """What the belief that predictions are made with is made of."""
         network, state = self.network, descent.state
-        rule = network.rule_prior.map(lambda part: part.to(network.device).double())
-        prior_vars = [state.width * var for var in network.flat.to_matrices(rule.var)]
+        prior_vars = self.function.split(1.0 / descent.objective.rho_at(state.width, state.relevance))
         (n, n_latent), k = look.latent.shape, network.n_outputs
         n_rows = n * n_latent
         if isinstance(look.curvature, OverRows):

@@ -166,7 +166,8 @@ def test_every_step_lowers_what_it_is_to_lower(n):
         covariances = None if only_fits else before.covariances
         descent.step()
         means = before.mean, descent.state.mean
-        looks = [descent.objective.look(m, before.noise, before.width, variances, covariances) for m in means]
+        at, known = (before.noise, before.width, variances, covariances), before.relevance
+        looks = [descent.objective.look(mean, *at, relevance=known) for mean in means]
         values = [look.value - (look.curvature.half_log_det if only_fits else 0.0) for look in looks]
         assert values[1] < values[0] or descent.state.n_refused > 0
         assert descent.state.noise == before.noise
@@ -185,7 +186,8 @@ def test_the_first_steps_go_down_what_they_count():
     objective, state, variances = descent.objective, descent.state, descent.variances()
     slope, step, ends = descent.look().slope, 1e-5 * along(state.mean), []
     for at in (state.mean + step, state.mean - step):
-        look = objective.look(at, state.noise, state.width, variances, descent._covariances)
+        known = state.noise, state.width, variances, descent._covariances
+        look = objective.look(at, *known, relevance=state.relevance)
         ends.append(look.value - look.curvature.half_log_det)
     assert -float(slope @ along(state.mean)) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
 
@@ -250,7 +252,8 @@ def test_rows_left_out_are_those_of_dense_algebra(sizes, n):
         said = descent.objective.loss.said(look.latent, descent.state.covariances, slice(None), 1.0)
         curved = said.root.part @ said.root.part.mT
         each = torch.einsum("nlw,nlm,nmv->nwv", rows, curved, rows)
-        whole = torch.diag(descent.objective.prior_rho / descent.state.width) + each.sum(0)
+        prior = descent.objective.rho_at(descent.state.width, descent.state.relevance)
+        whole = torch.diag(prior) + each.sum(0)
         for found, numbers in ((alone, torch.arange(n)), (grouped, groups)):
             for group in numbers.unique():
                 own = numbers == group

@@ -179,7 +179,9 @@ def test_every_step_lowers_what_it_is_to_lower(n):
         descent.step()
         after = descent.state
         variances = descent.from_state(before).variances()
-        looks = [descent.objective.look(m, before.noise, before.width, variances) for m in (before.mean, after.mean)]
+        at = before.noise, before.width, variances
+        means = before.mean, after.mean
+        looks = [descent.objective.look(mean, *at, relevance=before.relevance) for mean in means]
         values = [look.value - (look.curvature.half_log_det if only_fits else 0.0) for look in looks]
         assert values[1] < values[0] or descent.state.n_refused > 0
 
@@ -193,10 +195,9 @@ def test_a_linear_network_ends_at_the_closed_form():
         descent.step()
     objective, state = descent.objective, descent.state
     wide = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], 1)
-    hessian = wide.T @ wide / state.noise + torch.diag(objective.prior_rho / state.width)
-    mean = torch.linalg.solve(
-        hessian, wide.T @ y[:, 0] / state.noise + objective.prior_rho * objective.prior_mean / state.width
-    )
+    rho = objective.rho_at(state.width, state.relevance)
+    hessian = wide.T @ wide / state.noise + torch.diag(rho)
+    mean = torch.linalg.solve(hessian, wide.T @ y[:, 0] / state.noise + rho * objective.prior_mean)
     torch.testing.assert_close(state.mean, mean, rtol=1e-6, atol=1e-8)
     look = descent.look()
     assert state.noise == pytest.approx(

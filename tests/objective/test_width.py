@@ -8,8 +8,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.gaussian import Gaussian
-from bayesmp.settings import SETTINGS
-from tests.helpers import linear_data, mlp
+from tests.helpers import mlp
 
 torch.set_num_threads(1)
 
@@ -30,25 +29,6 @@ def widened(*, n=120, epochs=100, **options):
     trainer = bmp.Trainer(mlp((3, 20, 1), bmp.Regression("learn")), x, y, batch_size=40, seed=0, **options)
     trainer.run(epochs, progress=False)
     return trainer
-
-
-@pytest.mark.parametrize("var", [0.01, 0.3, 30.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_width_is_that_of_the_largest_evidence(var, dtype):
-    """Bayesian linear regression, where the evidence is a Gaussian of y: N(0, s v X X^T + noise)."""
-    x, y = linear_data(n=40, n_in=3)
-    layer = bmp.Linear(3, 1, weight_prior=(0.0, var), bias_prior=(0.0, var))
-    network = bmp.Network([layer], bmp.Regression(NOISE_VAR)).to(dtype)
-    trainer = bmp.Trainer(network, x, y, batch_size=20, learn_prior=True)
-    trainer.run(400, progress=False)
-    inputs = np.hstack([x.numpy(), np.ones((len(x), 1))])
-    widths, nu = np.geomspace(*SETTINGS.width_range, 4001), SETTINGS.width_counts
-    values, vectors = np.linalg.eigh(inputs @ inputs.T)
-    spectrum = widths[:, None] * var * values.clip(0.0) + NOISE_VAR
-    evidence = -0.5 * (np.log(spectrum) + (vectors.T @ y.numpy()[:, 0]) ** 2 / spectrum).sum(1)
-    evidence -= 0.5 * nu * (np.log(widths) + 1.0 / widths)
-    assert network.prior_width == pytest.approx(widths[evidence.argmax()], rel=0.02)
-    torch.testing.assert_close(network.prior.var, torch.full((4,), network.prior_width * var, dtype=dtype))
 
 
 def test_targets_that_the_prior_does_not_expect_widen_it_and_are_told_better():

@@ -195,7 +195,7 @@ def test_left_out_outputs_and_beliefs_are_those_of_the_weighted_witnesses():
 
     everything = descent.slopes_at(slice(0, 300))
     rows = everything.flat()
-    noise, prior = descent.state.noise, descent.objective.prior_rho / descent.state.width
+    noise, prior = descent.state.noise, descent.objective.rho_at(descent.state.width, descent.state.relevance)
     weight = torch.zeros(300, dtype=torch.float64).index_put((witnesses.rows,), witnesses.weight)
     hessian = (rows.T * weight / noise) @ rows + torch.diag(prior)
     for k, row in enumerate(judged.tolist()):
