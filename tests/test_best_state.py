@@ -118,6 +118,20 @@ def test_the_latest_state_is_kept_until_scores_can_be_trusted():
     assert keep_if_best(trainer, kept, settings=AT_ONCE) is kept
 
 
+@pytest.mark.parametrize(
+    "clipped, heard, is_trusted", [(0.0, None, True), (0.5, None, True), (0.51, None, False), (0.0, 0.1, False)]
+)
+def test_scores_are_trusted_where_few_leverages_were_cut_and_all_noise_is_heard(
+    clipped, heard, is_trusted, monkeypatch
+):
+    """Where examples hold their own outputs, and where training takes noise for signal, scores are far too good."""
+    trainer = trainer_after(new_trainer(), REFRESHED)
+    last = trainer.history[-1]
+    trainer.history.records[-1] = replace(last, loo={**last.loo, "clipped": clipped})
+    monkeypatch.setattr(trainer.schedule, "held_back", lambda: heard)
+    assert SETTINGS.most_clipped == 0.5 and kept_by(trainer).is_trusted == is_trusted
+
+
 def test_changed_data_leave_nothing_to_go_back_to():
     trainer = trainer_after(new_trainer(), REFRESHED)
     assert trainer._best is not None
