@@ -2,9 +2,9 @@
 
 An epoch diverges if its numbers are not finite, or if its training score is far worse than the best one so far and
 than one guess for all; up to that, errors may rise for a good reason: training hears of more noise. The run then goes
-on from the state that was kept, with steps half as long, which grow again in epochs that are good. Epochs are counted
-on, and the record of one that was taken back says so. At its end a run goes back to the best state, too, if it is
-much worse.
+on from the state that was kept, with steps half as long, which grow again in epochs that are good. An epoch that comes
+again just so with shorter steps stands. Epochs are counted on, and the record of one that was taken back says so. At
+its end a run goes back to the best state, too, if it is much worse.
 
 States are kept at refreshes of the belief, where leave-one-out scores judge the state as it is. Early ones may be far
 too good: until visits have been many and all noise is heard, the latest state is kept that has not become far worse.
@@ -30,6 +30,7 @@ from bayesmp.typed import Count, Measured, PositiveFloat
 
 LEAP = 1.0  # nats by which a score is far worse than another
 SHORTER = 0.5  # factor on steps when an epoch is taken back
+SAME = 0.1  # nats by which a score must differ with shorter steps, else the steps are not what is wrong
 GROWTH = 1.05  # factor on steps in an epoch that is good, until they are whole again
 NOT_COMPUTED = (ArithmeticError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]  # what a refresh at a broken state ends with
 
@@ -100,15 +101,20 @@ def has_diverged(run: Run) -> bool:
     )
     if not is_finite:
         return True
-    before = min(
-        (training_score(record) for record in run.history.records[:-1] if _counts(record, run)), default=math.inf
-    )
-    return training_score(last) > max(before, _score_of_one_guess(run)) + LEAP
+    records = [record for record in run.history if record.epoch > run._changed_at]
+    anew = [k for k in range(1, len(records)) if _comes_again(*records[k - 1 : k + 1])]
+    records = records[anew[-1] :] if anew else records
+    scores = [training_score(record) for record in records[:-1] if not record.is_taken_back]
+    best = min(scores, default=math.inf)
+    return training_score(last) > max(best, _score_of_one_guess(run)) + LEAP
 
 
-def _counts(record: EpochRecord, run: Run) -> bool:
-    """Whether an epoch was of the data as they are, and stands."""
-    return record.epoch > run._changed_at and not record.is_taken_back
+def _comes_again(before: EpochRecord, record: EpochRecord) -> bool:
+    """Whether an epoch was taken back, and came again with steps half as long. Visits are scored before their steps, so
+    the state that the run went back to may be what is bad: taken back each time, this epoch would come for ever.
+    """
+    is_again = before.is_taken_back and not record.is_taken_back
+    return is_again and abs(training_score(record) - training_score(before)) < SAME
 
 
 def training_score(record: EpochRecord) -> float:

@@ -101,7 +101,7 @@ def refresh(
     keeps = len(x_seen) * network.n_outputs * planned.rank <= STORED_NUMBERS
     rounds = settings.noise_rounds if head.is_learned and head.has_noise and keeps else 1
     examples = Examples(network, basis, x_seen, y_seen, weight, keeps=keeps)
-    low, high = 0.0, math.inf
+    fitting = _NoiseThatFits()
     log_weights = log_weights[head.heard]
     for _ in range(rounds):
         asked = log_weights
@@ -111,12 +111,12 @@ def refresh(
         total = head_prior[head.heard].to(found.constant) + found.constant * (len(x) / found.n_judged)
         heard = (total - total.max()).to(log_weights)
         assumed, told = (float(head.in_training(part)) for part in (log_weights, heard))
-        low, high = (assumed, high) if told > assumed else (low, assumed)
         log_weights = heard
         if abs(math.log(told / assumed)) < SAME_NOISE:
             break
-        if not low < told < high:
-            log_weights = _certain(head, math.sqrt(low * high), heard)
+        following = fitting.after(assumed, told)
+        if following != told:
+            log_weights = _certain(head, following, heard)
     constant = None
     if found.constant is not None:
         constant = _whole_message(head, found) * (len(x) / found.n_judged)
@@ -199,6 +199,32 @@ def noise_at_inputs(network: Network, found: Refreshed, head_prior: Tensor) -> V
         return learn_varying_noise(network.head, hidden, found.outputs, left_out, y, head_prior, past=past).to(
             network.device
         )
+
+
+class _NoiseThatFits:
+    """Looks for the noise that a belief tells which was made with just this noise; with more of it, it tells less.
+
+    Where examples hold their own outputs, little noise tells of much and the other way round, with no end to it. So
+    between two noises, one that is too small and one that is too large, the next one follows by false position in
+    logarithms. An end that stays counts by half of its gap (the Illinois rule), else it might stay for ever.
+    """
+
+    def __init__(self) -> None:
+        self.ends: dict[str, tuple[float, float]] = {}  # "small" and "large": logarithm, and how much more it told
+        self.last = ""
+
+    def after(self, assumed: float, told: float) -> float:
+        """What to try next."""
+        gap = math.log(told / assumed)
+        end, other = ("small", "large") if gap > 0.0 else ("large", "small")
+        if end == self.last and other in self.ends:
+            at, there = self.ends[other]
+            self.ends[other] = at, 0.5 * there
+        self.ends[end], self.last = (math.log(assumed), gap), end
+        if len(self.ends) < 2:
+            return told
+        (small, more), (large, less) = self.ends["small"], self.ends["large"]
+        return math.exp(small + (large - small) * more / (more - less))
 
 
 def _certain(head: Head, constant: float, like: Tensor) -> Tensor:

@@ -171,9 +171,9 @@ def test_leverages_and_steps_of_a_rough_belief_are_those_of_dense_algebra():
     assert float(noise) < 0.5 * float(leverage.mean())
 
 
-@pytest.mark.parametrize("n, allowed", [(200, 0.25), (90, 0.75)])
-def test_scores_of_a_rough_belief_are_near_those_of_the_exact_one(n, allowed):
-    """A belief over a tenth or a fifth of all rows; with few data it is too careful."""
+@pytest.mark.parametrize("n", [200, 90])
+def test_scores_of_a_rough_belief_are_near_those_of_the_exact_one(n):
+    """The fewer anchors there are for 600 or 270 rows, the more careful it is; it is never too sure of itself."""
     trainer = a_classifier(n=n)
     network, x, y = trainer.network, trainer.x, trainer.y
     settings = Settings(balance_steps=100, balance_tolerance=1e-8, leverage_draws=20)  # so that no luck is in it
@@ -186,8 +186,8 @@ def test_scores_of_a_rough_belief_are_near_those_of_the_exact_one(n, allowed):
         exact = look(network, x, y).belief
         assert exact.is_exact
         truth = score(exact)
-        for rank in (60, 120):
-            assert score(rough_belief(trainer, rank)) == pytest.approx(truth, rel=allowed), rank
+        for rank, allowed in ((60, 1.75), (120, 1.25), (240, 1.1)):
+            assert 0.98 < score(rough_belief(trainer, rank)) / truth < allowed, rank
 
 
 def test_scores_of_labels_are_those_of_training_again_without_each_example():

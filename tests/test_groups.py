@@ -146,6 +146,13 @@ def test_labels_of_inputs_that_are_equal_by_chance_are_measured_again(spread, ex
     assert (weight == expected).all()
 
 
+@pytest.mark.parametrize("n_inputs, expected", [(3, 1.0), (14, 1.0), (15, 0.05), (40, 0.05)])
+def test_few_inputs_do_not_tell_whether_they_are_equal_by_chance(n_inputs, expected):
+    """Twenty patients at each of three doses, all of whom answered alike, were counted as three."""
+    x = np.tile(np.linspace(0.0, 1.0, n_inputs), 20)[:, None]
+    assert (groups.copies_count_once(x, (x[:, 0] > 0.5).astype(int)) == expected).all()
+
+
 def test_half_of_the_repeated_rows_decides():
     """Of rows with equal inputs, mostly equal targets make copies, mostly different ones measurements."""
     x, y = np.arange(300.0)[:, None], np.arange(300.0)

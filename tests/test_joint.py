@@ -9,8 +9,8 @@ import torch
 import bayesmp as bmp
 from bayesmp import joint
 from bayesmp.gaussian import Moments
-from bayesmp.joint import leave_out, refresh
-from bayesmp.settings import Settings
+from bayesmp.joint import _NoiseThatFits, leave_out, refresh
+from bayesmp.settings import SETTINGS, Settings
 from tests.helpers import blobs, few_anchors, linear_data, linear_posterior, mlp, run_with_past
 
 torch.set_num_threads(1)
@@ -219,25 +219,38 @@ def test_the_learned_noise_of_a_linear_model_is_near_the_truth():
     assert 0.75 < float(np.mean(ratios)) < 1.35
 
 
+@pytest.mark.parametrize("start", [1e-5, 0.07, 3.0, 100.0])
+@pytest.mark.parametrize("steepness", [0.0, 0.5, 1.0, 1.05, 3.0, 10.0])
+def test_the_noise_that_fits_is_found_however_steeply_the_belief_answers(start, steepness):
+    """Steepness 1 went to and fro for ever: .004 told of .51, and .51 told of .004."""
+    fitting, assumed = _NoiseThatFits(), start
+    for _ in range(SETTINGS.noise_rounds):
+        told = min(50.0, max(1e-4, 0.2 * (assumed / 0.2) ** -steepness))
+        if abs(np.log(told / assumed)) < 0.01:
+            break
+        assumed = fitting.after(assumed, told)
+    assert told == pytest.approx(0.2, rel=0.1) and assumed == pytest.approx(0.2, rel=0.01)
+
+
 def test_noise_and_belief_come_to_fit_each_other_from_either_side():
     """81 weights, 80 points, one of them far from the others.
 
     With little noise all examples hold their own outputs and look like much noise when they are left out; with much
     noise the broad outputs explain everything, and none is left. Going to and fro between the two ended at a noise
-    variance of 28 for targets of variance 0.5, and training followed.
+    variance of 28 for targets of variance 0.5, and training followed; later it still ended anywhere from .09 to .48.
     """
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(80, 2, generator=generator)
     y = (2.0 * x[:, :1]).sin() + 0.1 * torch.randn(80, 1, generator=generator)
-    network = mlp([2, 20, 1], bmp.Regression("learn"), seed=1)
-    bmp.fit(network, x, y, epochs=8, batch_size=20, joint=True)  # by messages
+    network = mlp([2, 20, 1], bmp.Regression("learn"), seed=2)
+    bmp.fit(network, x, y, epochs=14, batch_size=20, joint=True)  # by messages
     assert float(network.predict(x).noise_var) < float(y.var())
     grid, told = network.head.grid, []
     for start in (1e-5, 1e-2, 1.0, 100.0):
         network.head_log_weights = torch.where((grid / start).log().abs() < 0.06, 0.0, -1e4).float()
         found = look(network, x, y)
         told.append(float(network.head.expected(found.constant - found.constant.max())))
-    assert max(told) < 1.2 * min(told)
+    assert max(told) < 1.02 * min(told)
 
 
 def captured(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.belief import MAX_RANK, Spectrum
+from bayesmp.belief import MAX_RANK
 from bayesmp.gaussian import Gaussian
 from bayesmp.joint import refresh
 from tests.helpers import blobs, few_anchors, linear_data, linear_posterior, mlp, run_with_past, snapshot
@@ -141,20 +141,7 @@ def test_the_pull_is_the_slope_of_yesterdays_outputs():
     energy = energy + 0.5 * (today.prior.rho * (flat - today.prior.mean).square()).sum()
     (slope,) = torch.autograd.grad(energy, flat)
     gap = (found.rho * mean - found.tau - slope).norm() / slope.norm()
-    print(gap)
     assert float(gap) < 1e-3  # rows that yesterday were sums of others but for rounding have no weight of their own
-
-
-def test_a_spectrum_beside_what_is_known():
-    generator = torch.Generator().manual_seed(0)
-    rows, older, features = (torch.randn(8, 5, generator=generator, dtype=torch.float64) for _ in range(3))
-    new, known = rows.T @ rows, older.T @ older
-    spectrum = Spectrum.of(new, known)
-    for factor in (0.3, 1.0, 7.0):
-        h = torch.eye(5, dtype=torch.float64) + known + factor * new
-        found = spectrum.covariance(spectrum.turn(features[:, None]), 0.0, factor)
-        expected = (features @ torch.linalg.inv(h) * features).sum(1)
-        torch.testing.assert_close(found[:, 0, 0], expected)
 
 
 # --- networks with hidden layers -------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_sites_in_bfloat16_give_nearly_the_same_predictions(head):
     assert trainer.sites.rho.dtype == torch.bfloat16
     std = exact.epistemic_var.sqrt()
     assert ((rounded.mean - exact.mean).abs() / std).mean() < 0.2
-    torch.testing.assert_close(rounded.epistemic_var, exact.epistemic_var, rtol=0.2, atol=1e-4)
+    assert (rounded.epistemic_var / exact.epistemic_var).log().abs().mean() < 0.1
 
 
 @pytest.mark.parametrize("head", ["regression", "argmax"])

@@ -176,7 +176,7 @@ class Descent:
                 best, lowest = self.state, self.look().value
             if falls_no_more(values, n_targets, fewest=fewest, settings=self.settings):
                 break
-        if self.look().value > lowest + self._slack:
+        if self._compares_states and self.look().value > lowest + self._slack:
             self.state = replace(best, n_steps=self.state.n_steps)
 
     def smoothed_as_it_pays(self) -> Descent:
@@ -225,10 +225,17 @@ class Descent:
         """A step that is taken back, as one that could not be taken, if the objective is higher where it leads."""
         before, lowest = self.state, self.look().value
         info = self.step()
-        if not self.look().value <= lowest + self._slack:
+        if self._compares_states and not self.look().value <= lowest + self._slack:
             self.state = replace(before, n_steps=self.state.n_steps, n_refused=MOST_REFUSED)
             info = StepInfo(info.value, self.look(), torch.zeros_like(info.moved))
         return info
+
+    @property
+    def _compares_states(self) -> bool:
+        """Whether a state with a lower F is a better one: not where the loss averages over covariances. F holds them
+        fixed, and bounds the evidence only once they have settled; before, it may be far too low.
+        """
+        return not self.objective.loss.averages
 
     @property
     def _slack(self) -> float:

@@ -156,8 +156,8 @@ class ParallelSchedule(Schedule):
         self.metrics.resume()
 
     def rearrange(self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
-        """The metric stands for all data there are now; what leave-one-out scores have said of the noise is open again,
-        because scores of other data cannot be compared; visits are recorded anew.
+        """The metric stands for all data there are now, and all of their targets may be noise; visits are recorded
+        anew.
         """
         self.know_targets(y)
         self.noise.begin(self._largest_constant(y))
@@ -169,7 +169,7 @@ class ParallelSchedule(Schedule):
         self._recorded.clear()
 
     def join(self, parts: Sequence[Schedule]) -> None:
-        """Metrics add up, and so do shares of sums on average; the noise is no longer held low."""
+        """Metrics add up, and so do shares of sums on average; visits are those of the part that had most."""
         known = [part for part in parts if isinstance(part, ParallelSchedule)]
         self.n_visits = max(part.n_visits for part in known)
         self.next_renewal = self.n_visits + 1

@@ -10,6 +10,7 @@ import torch
 import bayesmp as bmp
 from bayesmp.objective.descent import MOST_REFUSED, StepInfo
 from bayesmp.settings import SETTINGS
+from tests.helpers import blobs, mlp
 from tests.objective_cases import data_of, descent_of, network_of
 
 
@@ -59,6 +60,30 @@ def test_an_epoch_that_raises_the_objective_is_taken_back(is_astray, monkeypatch
     assert torch.equal(descent.state.mean, before.mean) == is_astray
     assert (descent.state.n_refused == MOST_REFUSED) == is_astray, "more of the same steps would be in vain"
     assert (descent.state.noise == before.noise) == is_astray
+
+
+def test_labels_go_on_where_covariances_have_yet_to_settle():
+    """F holds them fixed, and the first steps leave far smaller ones than the belief has: F begins at 7 and rests at
+    20. Taken back to its start, a descent on labels ended with the first steps, and V was not that of its belief.
+    """
+    x, y = blobs(60, 3, spread=0.5)
+    descent = descent_of(mlp([2, 6, 3], bmp.Softmax()), x, y)
+    descent.fit()
+    begin = descent.state
+    lowest, slack = descent.look().value, descent._slack
+    far_off = how_far_covariances_are_off(descent)
+    info = descent.step_or_stay()
+    assert descent.look().value > lowest + slack, "or this shows nothing"
+    assert bool((info.moved != 0).any()) and descent.state.n_refused == 0
+    descent.state = begin
+    descent.rest()
+    assert how_far_covariances_are_off(descent) < 0.02 < 0.5 < far_off
+
+
+def how_far_covariances_are_off(descent) -> float:
+    """Those that F holds fixed, from those of the belief."""
+    told = descent.objective.covariances(descent.state.mean, descent.look(), descent.variances())
+    return float((told - descent.state.covariances).norm() / told.norm())
 
 
 def test_a_deep_network_learns():

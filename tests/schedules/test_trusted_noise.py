@@ -1,6 +1,5 @@
-"""How much noise training may see: it begins low, grows with visits, and stops where scores say that it hurts."""
+"""How much noise training may see: it begins low, and grows with visits until all of y may be noise."""
 
-import json
 import math
 
 import pytest
@@ -19,13 +18,6 @@ def trusted(head=None, *, largest=math.inf):
     noise = TrustedNoise(head, like=torch.zeros(0, dtype=torch.float64), settings=SETTINGS)
     noise.begin(largest)
     return noise
-
-
-def sharp(head, constant):
-    """A belief that is sure of the grid's constant next to this one, of noise without tails."""
-    grid = head.grid.double()
-    near = (grid[head.heard] / constant).log().abs().argmin()
-    return torch.full_like(grid, -50.0).index_fill_(0, torch.arange(len(grid))[head.heard][near], 0.0)
 
 
 # --- the limit -------------------------------------------------------------------------------------------------------
@@ -86,7 +78,7 @@ def test_the_lowest_constant_is_always_left():
     assert found[0] > 0.0 and found[grid > grid[0]].sum() == 0.0
 
 
-def test_labels_are_taken_for_clean_at_first_and_no_score_says_so_for_good():
+def test_labels_are_taken_for_clean_at_first():
     head = bmp.Argmax()
     noise, belief = trusted(head, largest=1.0), torch.zeros(len(head.grid), dtype=torch.float64)
     variances = []
@@ -94,10 +86,15 @@ def test_labels_are_taken_for_clean_at_first_and_no_score_says_so_for_good():
         noise.grow(n_visits)
         variances.append(float(head.label_var(noise.trusting(belief))))
     assert variances[0] == pytest.approx(head.target_var) and variances[0] < variances[1] < variances[2]
-    for score in (0.0, 1.0, 2.0, 3.0):  # clean labels look best, because they are learned by heart
-        noise.hear_score(score, score, belief)
-    noise.grow(200)
-    assert float(head.label_var(noise.trusting(belief))) == variances[2]
+
+
+@pytest.mark.parametrize("head", [bmp.Argmax(), bmp.Regression("learn")], ids=repr)
+def test_labels_and_noise_have_limits_of_their_own(head):
+    noise = trusted(head, largest=2.0)
+    first, growth = SETTINGS.trust if head.has_noise else SETTINGS.label_trust
+    assert SETTINGS.trust != SETTINGS.label_trust
+    noise.grow(3)
+    assert float(noise.limit) == pytest.approx(2.0 * first * growth**3)
 
 
 @pytest.mark.parametrize("head", [bmp.Regression(0.09), bmp.Softmax(scale=None), bmp.Argmax(target_var=0.1)], ids=repr)
@@ -105,78 +102,58 @@ def test_other_heads_know_no_limit(head):
     """Their messages to weights depend on nothing that is learned."""
     noise, belief = trusted(head, largest=1e-3), torch.zeros(len(head.grid), dtype=torch.float64)
     noise.grow(1)
-    before = noise.counters()
-    for score in (0.0, 1.0, 2.0, 3.0):
-        noise.hear_score(score, score, belief)
-    assert noise.trusting(belief) is belief and noise.counters() == before
+    assert float(noise.limit) < 1e-3, "or this shows nothing"
+    assert noise.trusting(belief) is belief and noise.held_back(belief) is None
 
 
-# --- scores ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("n_visits, is_held_back", [(1, True), (232, True), (233, False), (1000, False)])
+def test_the_constant_is_held_back_until_all_of_y_may_be_noise(n_visits, is_held_back):
+    noise = trusted(largest=3.0)
+    belief = torch.zeros(len(noise.head.grid), dtype=torch.float64)
+    noise.grow(n_visits)
+    told = noise.held_back(belief)
+    assert (told is not None) == is_held_back
+    if is_held_back:
+        assert told == float(noise.head.in_training(noise.trusting(belief))) <= float(noise.limit)
 
-WORSE = SETTINGS.worse_score * 1.5
+
+# --- runs ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "heard, is_capped",
-    [
-        ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (WORSE, 1.1, 0.2)], True),
-        ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2)], False),  # once may be chance
-        ([(0.0, 1.0, 0.1), (WORSE / 2, 1.1, 0.2), (WORSE / 2, 1.1, 0.2)], False),  # hardly worse
-        ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.1), (WORSE, 1.1, 0.1)], False),  # no more noise
-        ([(0.0, 1.0, 0.1), (WORSE, 0.9, 0.2), (WORSE, 0.9, 0.2)], False),  # noise is learned by heart
-        ([(0.0, 0.8, 0.1), (9.0, 0.5, 0.2), (1.0, 0.9, 0.3), (1.0, 1.0, 0.4)], False),  # was, and is no longer
-        ([(0.0, 0.8, 0.05), (9.0, 0.5, 0.1), (9.1, 0.9, 0.3), (9.1, 1.0, 0.4)], True),
-        ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (0.0, 1.1, 0.2), (WORSE, 1.1, 0.2)], False),  # not in a row
-        ([(0.0, 1.0, 0.1), (WORSE, 1.1, 0.2), (-1.0, 1.1, 0.2), (WORSE, 1.2, 0.3)], False),  # a better one between
-        ([(0.0, 1.0, 0.2), (-1.0, 0.9, 0.1), (WORSE, 1.1, 0.2), (WORSE, 1.1, 0.2)], True),
-    ],
-)
-def test_worse_scores_hold_the_noise_low_where_noise_and_error_grew(heard, is_capped):
-    """Scores, errors in training and the noise of it, refresh by refresh: held at the noise of the best score."""
-    noise = trusted()
-    for score, error, constant in heard:
-        noise.hear_score(score, error, sharp(noise.head, constant))
-    noise.grow(10**6)
-    lowest = sharp(noise.head, 0.1)
-    expected = float(noise.head.in_training(lowest)) if is_capped else math.inf
-    assert float(noise.limit) == pytest.approx(expected)
+def small_run(**options):
+    x, y = linear_data(40)
+    return bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, batch_size=10, joint=True, **options)
 
 
 def test_other_data_begin_anew():
-    noise, new = trusted(), trusted(largest=2.0)
-    for score in (0.0, 1.0, 2.0):
-        noise.hear_score(score, score, sharp(noise.head, 0.1 + score))
-    assert noise.cap < math.inf
+    """With all of the new targets as the noise that may be."""
+    noise, new = trusted(largest=9.0), trusted(largest=2.0)
+    noise.grow(300)
     noise.begin(2.0)
-    assert noise.counters() == new.counters()
     for each in (noise, new):
         each.grow(1)
-    assert noise.limit == new.limit < 2.0
+    assert float(noise.limit) == float(new.limit) < 2.0
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+def test_the_limit_of_a_run_follows_its_visits_also_from_a_file(tmp_path):
+    """Nothing but the number of visits says where it is."""
+    plain, stopped = small_run(), small_run()
+    plain.run(3)
+    stopped.run(2)
+    stopped.save(tmp_path / "run.safetensors")
+    again = bmp.Trainer.load(tmp_path / "run.safetensors", stopped.x, stopped.y)
+    again.run(1)
+    largest = float(plain.y.double().square().mean())
+    for trainer in (plain, again):
+        limit = float(trainer.schedule.noise.limit)
+        assert limit == pytest.approx(FIRST * GROWTH**12 * largest, rel=0.3)
+        assert limit == float(plain.schedule.noise.limit)
+        assert trainer.schedule.held_back() is not None
 
 
-def test_counters_go_through_a_file():
-    noise, other = trusted(), trusted()
-    for score in (0.0, 1.0, 2.0, 3.0):
-        noise.hear_score(score, score, sharp(noise.head, 0.1 + score))
-    saved = json.loads(json.dumps(noise.counters()))
-    assert set(saved) == {"constant_cap", "best_score", "best_constant", "best_error", "n_worse"}, "names in files"
-    assert saved["constant_cap"] < math.inf and saved["n_worse"] == 1
-    other.take_counters(saved)
-    assert other.counters() == noise.counters()
-    for each in (noise, other):
-        each.hear_score(4.0, 4.0, sharp(each.head, 5.0))
-        each.grow(1)
-    assert other.counters() == noise.counters() and other.limit == noise.limit
-
-
-def test_a_file_from_before_errors_were_heard_still_loads():
-    """Runs of older versions know fewer counters; the others stay as a new run has them."""
-    x, y = linear_data(20)
-    schedule = bmp.Trainer(mlp([3, 4, 1], bmp.Regression("learn")), x, y, batch_size=10, joint=True).schedule
-    schedule.resume({"n_visits": 7, "next_renewal": 9, "constant_cap": 0.5, "best_score": 1.0})
-    expected = {"n_visits": 7, "next_renewal": 9, "constant_cap": 0.5, "best_score": 1.0}
-    others = {"best_constant": math.inf, "best_error": math.inf, "n_worse": 0, "step_length": 1.0}
-    assert schedule.counters() == {**expected, **others}
+def test_a_file_that_knows_fewer_counters_leaves_the_others_as_they_are():
+    schedule = small_run().schedule
+    before = schedule.counters()
+    schedule.resume({"n_visits": 7})
+    assert schedule.counters() == {**before, "n_visits": 7}
+    assert {"n_visits", "next_renewal", "step_length"} == before.keys(), "names in files"
