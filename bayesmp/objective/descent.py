@@ -29,6 +29,7 @@ Rows = slice | Tensor
 LEAST_DAMPING, MOST_TRIES = 1e-4, 12
 ROUNDING = 1e-13  # share of the objective that rounding may add; without it descents end sqrt(rounding) from the best
 MOST_REFUSED = 3  # steps in a row that lower nothing, after which more are in vain
+UNSETTLED = 0.1  # share of the outputs' covariances that they are off the belief's, above which no refusal counts
 MOST_STEPS = 400  # before a descent counts as at rest
 
 
@@ -254,18 +255,25 @@ class Descent:
             if self.learns_width:
                 least, most = settings.width_range
                 width = min(most, max(least, objective.best_width(state.mean, known, relevance)))
-                relevance = objective.best_relevance(state.mean, look.curvature, width)
-                relevance = tuple(part.clamp(settings.least_relevance, most) for part in relevance)
+                relevance = self._relevance_of(look, width)
         spread = []
         for k, old in enumerate(state.spread):
             new = self._spread_of(look, k, variances)
             spread.append(new if old.shape != new.shape else torch.lerp(old, new, settings.spread_pace))
-        covariances = state.covariances
+        covariances, n_refused = state.covariances, state.n_refused
         if objective.loss.averages:
             new = objective.covariances(state.mean, look, variances)
+            if covariances.shape != new.shape or float((new - covariances).norm()) > UNSETTLED * float(new.norm()):
+                n_refused = 0  # the slope is downhill once they have settled
             covariances = new if covariances.shape != new.shape else covariances.lerp(new, settings.covariance_pace)
-        numbers = {"noise": noise, "width": width, "relevance": relevance}
+        numbers = {"noise": noise, "width": width, "relevance": relevance, "n_refused": n_refused}
         self.state = replace(state, spread=tuple(spread), covariances=covariances, **numbers)  # type: ignore[arg-type]
+
+    def _relevance_of(self, look: Look, width: float) -> tuple[Tensor, ...]:
+        """How much inputs matter, as the belief at a point says."""
+        least, most = self.settings.least_relevance, self.settings.width_range[1]
+        best = self.objective.best_relevance(self.state.mean, look.curvature, width)
+        return tuple(part.clamp(least, most) for part in best)
 
     def _spread_of(self, look: Look, layer: int, variances: Sequence[Held]) -> Tensor:
         """What the belief at a point says of the sums of a layer; nothing of the last, which no activation reads."""

@@ -77,7 +77,7 @@ def test_labels_go_on_where_covariances_have_yet_to_settle():
     assert bool((info.moved != 0).any()) and descent.state.n_refused == 0
     descent.state = begin
     descent.rest()
-    assert how_far_covariances_are_off(descent) < 0.02 < 0.5 < far_off
+    assert how_far_covariances_are_off(descent) < 0.05 < 0.5 < far_off
 
 
 def how_far_covariances_are_off(descent) -> float:

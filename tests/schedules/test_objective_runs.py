@@ -64,7 +64,7 @@ def test_a_removal_hears_nothing_of_examples_that_were_never_visited():
     runs[1].remove(list(range(10, 40)))
     assert torch.equal(runs[1].ids, new) and runs[1].network.marginal.mean.isfinite().all()
     assert runs[1].check_invariant() < 1e-4 and runs[1].network.belief is None
-    runs[1].run(5)
+    runs[1].run(10)
     assert runs[1].network.predict(x[40:]).mean.mean() > 3.0
 
 
