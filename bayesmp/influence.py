@@ -218,6 +218,8 @@ def _left_out_of_objective(
         mean = mean.to(m_out.mean)
         if head.has_noise:
             mean = targets - fitted.miss_scale * (targets - mean)
+        else:
+            mean = m_out.mean + fitted.miss_scale * (mean - m_out.mean)
         left = network.belief_scale * left
         var = left.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(left.dtype).tiny)
         distance, leverage = taken.distance.to(m_out.mean), taken.leverage.to(m_out.mean)

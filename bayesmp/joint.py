@@ -163,7 +163,8 @@ def look_at_end(
         constant, fresh = None, None
         if not head.has_noise:
             constant = log_weights.double() - schedule.head_prior.double()
-            scores = _scores_of_labels(head, left_out, targets, log_weights.to(left_out.mean))
+            unseen = schedule.labels_as_unseen(left_out, objective.loss.outputs(look.latent[rows]))
+            scores = _scores_of_labels(head, unseen, targets, log_weights.to(left_out.mean))
         else:
             if head.is_learned:
                 parts = (part.split(1024) for part in (alone.moments.mean, alone.moments.var, targets))

@@ -70,8 +70,9 @@ class Settings:
         late_share: share of all rows that join late, at least, and judge what was learned without them (unseen.py).
         judging_rows: rows that join late, over all rehearsals, after which no further one is made, and
         most_rehearsals: how many there are at most.
-        belief_scale_prior: how much wider than first order the belief is expected to be, and the precision of the
-            logarithm of that.
+        expected_scale: how much wider than first order the belief about noisy targets is expected to be,
+        expected_scale_of_labels: and that about labels, whose bound has averaged over it.
+        belief_scale_precision: of the logarithm of that.
         miss_scale_precision: of the logarithm of how much farther off unseen targets lie than left-out ones, around 0.
         rest_fall: nats, of all data and for each target, that the last half of all steps must bring for a descent to go
             on.
@@ -143,7 +144,9 @@ class Settings:
     late_share: float = 0.2
     judging_rows: int = 200
     most_rehearsals: int = 5
-    belief_scale_prior: tuple[float, float] = (2.0, 5.0)
+    expected_scale: float = 2.0
+    expected_scale_of_labels: float = 1.0
+    belief_scale_precision: float = 5.0
     miss_scale_precision: float = 25.0
     rest_fall: tuple[float, float] = (1.0, 0.002)
     least_miss: float = 0.01

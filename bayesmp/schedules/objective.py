@@ -42,7 +42,7 @@ from bayesmp.objective import (
     falls_no_more,
     is_even,
 )
-from bayesmp.objective.unseen import Judged, belief_scale, miss_scale
+from bayesmp.objective.unseen import Judged, JudgedLabels, belief_scale, miss_scale, miss_scale_of_labels
 from bayesmp.regime import MOMENTS
 from bayesmp.schedules.base import Batch, Kept, Schedule, VisitInfo
 from bayesmp.settings import SETTINGS, Settings
@@ -107,7 +107,8 @@ class ObjectiveSchedule(Schedule):
         super().__init__(network, sites, seed=seed)
         self.settings = settings
         self.learns_noise = network.head.has_noise and network.head.is_learned
-        self.has_judges = self.learns_noise and not network.graph.is_linear  # else the belief is exact
+        is_stated = network.head.has_noise and not self.learns_noise
+        self.has_judges = not (is_stated or network.graph.is_linear)  # else the belief is exact
         self.learn_prior = learn_prior
         mix = network.head.latent_mix(network.n_outputs)
         assert mix is not None
@@ -313,7 +314,8 @@ class ObjectiveSchedule(Schedule):
         n_joined = self._joined(first_rows, n)
         judges = self.has_judges and n >= FEWEST_TO_SHARE
         if self.has_judges:
-            self.belief_scale = self.settings.belief_scale_prior[0]  # until rows have judged
+            settings = self.settings  # until rows have judged
+            self.belief_scale = settings.expected_scale if self.learns_noise else settings.expected_scale_of_labels
         rehearsed = self._rehearse(x, y, order, groups) if judges and n_joined == n else None
         descent = self.descent(*_some(x, y, order, n_joined))
         descent.fit()
@@ -336,12 +338,14 @@ class ObjectiveSchedule(Schedule):
         """How many rows are looked at next; the last part that joins is not a small one."""
         return n if 2 * n <= n_all else n_all
 
-    def _rehearse(self, x: Tensor, y: Tensor, order: Tensor, groups: Tensor) -> tuple[Tensor, Judged]:
+    def _rehearse(
+        self, x: Tensor, y: Tensor, order: Tensor, groups: Tensor
+    ) -> tuple[Tensor, Judged | JudgedLabels] | None:
         """Descents to a first rest, each without other rows; which rows these were, and what was predicted for them."""
         n, settings = len(order), self.settings
         n_late = math.ceil(settings.late_share * n)
         n_rehearsals = min(settings.most_rehearsals, n // n_late, math.ceil(settings.judging_rows / n_late))
-        left, found = [order[:0]], [Judged.of(y[:0], y[:0], 1.0)]
+        left, found = [], []
         for k in range(n_rehearsals):
             rolled = order.roll(-k * n_late)
             late, rows = rolled[:n_late], rolled[n_late:]
@@ -353,23 +357,39 @@ class ObjectiveSchedule(Schedule):
             descent.rest(slack=PART_SLACK)
             left.append(late)
             found.append(self._unseen(descent, x, y, late))
-        return torch.cat(left), Judged.joined(found)
+        return (torch.cat(left), type(found[0]).joined(found)) if left else None  # type: ignore[arg-type]
 
-    def _hear_unseen(self, rows: Tensor, unseen: Judged, descent: Descent, groups: Tensor) -> None:
+    def _hear_unseen(self, rows: Tensor, unseen: Judged | JudgedLabels, descent: Descent, groups: Tensor) -> None:
         """Let the belief be as wide as rehearsals say, and the formula's misses as large."""
         self.belief_scale = belief_scale(unseen, settings=self.settings)
         told = self.judged_rows(descent, groups)
-        (found,) = self.left_out(descent, descent.look(), told, groups)
-        left, y = found.moments, descent.objective.loss.y
+        look, loss = descent.look(), descent.objective.loss
+        (found,) = self.left_out(descent, look, told, groups)
         place = torch.full((len(groups),), -1).index_put((told,), torch.arange(len(told)))[rows]
         is_told = place >= 0
-        rows, place = rows[is_told], place[is_told].to(left.var.device)
-        left_out = Judged.of(y[rows] - left.mean[place], left.var[place], descent.state.noise)
-        unseen = unseen.some(is_told, y.shape[1])
-        scale = miss_scale(unseen, left_out, self.belief_scale, settings=self.settings)
+        rows, place = rows[is_told], place[is_told].to(found.mean.device)
+        known = self.belief_scale
+        if isinstance(unseen, JudgedLabels):
+            left_out = self._judged_labels(found.mean[place], found.covariance[place], loss.y[rows])
+            seen = loss.outputs(look.latent[rows])
+            scale = miss_scale_of_labels(unseen.some(is_told), seen, left_out, known, settings=self.settings)
+        else:
+            left, y = found.moments, loss.y
+            unseen = unseen.some(is_told, y.shape[1])
+            missed = Judged.of(y[rows] - left.mean[place], left.var[place], descent.state.noise)
+            scale = miss_scale(unseen, missed, known, settings=self.settings)
         self.log_miss = len(groups) * math.log(scale)
 
-    def _unseen(self, descent: Descent, x: Tensor, y: Tensor, rows: Tensor) -> Judged:
+    def _judged_labels(self, mean: Tensor, covariance: Tensor, y: Tensor) -> JudgedLabels:
+        head, log_weights = self.network.head, self.certain(1.0)
+
+        def surprise(mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+            outputs = LeftOut(mean, covariance, 0)
+            return -head.predict(outputs.moments, log_weights.to(mean), covariance).log_prob(y)
+
+        return JudgedLabels(mean.double(), covariance.double(), y, surprise)
+
+    def _unseen(self, descent: Descent, x: Tensor, y: Tensor, rows: Tensor) -> Judged | JudgedLabels:
         """What a descent that is at rest says about rows that it has not seen."""
         network, function, look = self.network, self.function, descent.look()
         belief = self.evidence(descent.objective.x, descent, look).belief
@@ -380,13 +400,21 @@ class ObjectiveSchedule(Schedule):
         adjust = self.fitted(descent.state, look).smooth(function.nodes, belief)
         structure = torch.ones_like(network.sum_share), MOMENTS, network.shapes, network.n_outputs
         linearised = Linearised(network.graph, network.flat, weights, *structure, adjust=adjust)
-        found = [moments for moments, _ in linearised.output_beliefs(x[rows.to(x.device)], belief)]
-        mean, var = (torch.cat([getattr(part, name) for part in found]).double() for name in ("mean", "var"))
+        found = list(linearised.output_beliefs(x[rows.to(x.device)], belief))
+        mean, var = (torch.cat([getattr(part, name) for part, _ in found]).double() for name in ("mean", "var"))
+        if not network.head.has_noise:
+            covariance = torch.cat([torch.diag_embed(part.var) if own is None else own for part, own in found])
+            return self._judged_labels(mean, covariance, y[rows.to(y.device)])
         return Judged.of(y[rows].to(mean) - mean, var, descent.state.noise)
 
     def as_unseen(self, left_out: Moments, y: Tensor) -> Moments:
         """Left-out outputs, as far off and as uncertain as those of rows that were never seen."""
         return Moments(y - self.miss_scale * (y - left_out.mean), self.belief_scale * left_out.var)
+
+    def labels_as_unseen(self, left_out: LeftOut, outputs: Tensor) -> LeftOut:
+        """The same for labels, of outputs that have seen them: moved as much farther, and as uncertain."""
+        mean = outputs + self.miss_scale * (left_out.mean - outputs)
+        return LeftOut(mean, self.belief_scale * left_out.covariance, left_out.n_clipped)
 
     @property
     def miss_scale(self) -> float:

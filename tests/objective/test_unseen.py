@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp.gaussian import Moments
 from bayesmp.objective import Descent
-from bayesmp.objective.unseen import Judged, belief_scale, miss_scale
+from bayesmp.objective.unseen import Judged, JudgedLabels, belief_scale, miss_scale, miss_scale_of_labels
 from bayesmp.schedules import ObjectiveSchedule
 from bayesmp.settings import SETTINGS
 from tests.helpers import mlp
@@ -29,7 +30,7 @@ def test_the_belief_scale_is_that_of_the_draws(scale):
 
 
 def test_without_rows_the_belief_scale_is_the_expected_one_and_few_rows_move_it_little():
-    expected = SETTINGS.belief_scale_prior[0]
+    expected = SETTINGS.expected_scale
     nobody = Judged.of(torch.zeros(0), torch.zeros(0), 1.0)
     assert belief_scale(nobody) == pytest.approx(expected, rel=0.03)
     assert expected < belief_scale(drawn(10, scale=20.0)) < belief_scale(drawn(1000, scale=20.0))
@@ -46,6 +47,73 @@ def test_the_miss_scale_is_the_ratio_of_the_same_targets(factor):
     shrunk = miss_scale(replace(other, miss=1.5 * other.miss), drawn(30, scale=1.0, seed=2), 1.0)
     assert 1.0 < shrunk < 1.5, "a few other rows do not decide"
     assert miss_scale(Judged.of(torch.zeros(0), torch.zeros(0), 1.0), left_out, 1.0) == 1.0
+
+
+def drawn_labels(n, *, scale=1.0, spread=1.0, seed=0):
+    """Labels of outputs whose covariances are `scale` times those told."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = 1.5 * torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    root = spread * torch.randn(n, 3, 3, generator=generator, dtype=torch.float64)
+    outputs = mean + scale**0.5 * (root @ torch.randn(n, 3, 1, generator=generator, dtype=torch.float64))[..., 0]
+    y = torch.multinomial(outputs.softmax(1), 1, generator=generator)[:, 0]
+    head = bmp.Softmax(gain=1.0)
+
+    def surprise(mean, covariance, y):
+        var = covariance.diagonal(dim1=1, dim2=2)
+        log_weights = head.certain(head.logits_per_output()).double()
+        return -head.predict(Moments(mean, var), log_weights, covariance).log_prob(y)
+
+    return JudgedLabels(mean, root @ root.mT, y, surprise)
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0, 4.0])
+def test_the_belief_scale_of_labels_is_that_of_the_draws(scale):
+    assert belief_scale(drawn_labels(10_000, scale=scale)) == pytest.approx(scale, rel=0.3)
+
+
+def test_without_labels_the_belief_scale_is_the_expected_one():
+    nobody = drawn_labels(10).some(torch.arange(0))
+    assert belief_scale(nobody) == pytest.approx(SETTINGS.expected_scale_of_labels, rel=0.03)
+
+
+@pytest.mark.parametrize("factor", [0.6, 1.0, 2.5])
+def test_the_miss_scale_of_labels_moves_outputs_as_far_as_unseen_ones(factor):
+    unseen = drawn_labels(2000, spread=0.5)
+    own = torch.nn.functional.one_hot(unseen.y, 3).double()
+    seen = unseen.mean + factor * own  # training had moved them towards their labels
+    left_out = replace(unseen, mean=unseen.mean + (factor - 1.0) * own)
+    assert miss_scale_of_labels(unseen, seen, left_out, 1.0) == pytest.approx(factor, rel=0.1)
+    few = torch.arange(10)
+    shrunk = miss_scale_of_labels(unseen.some(few), seen[few], left_out.some(few), 1.0)
+    assert abs(math.log(shrunk)) <= abs(math.log(factor)) + 0.1, "a few rows do not decide"
+    assert miss_scale_of_labels(unseen.some(few[:0]), seen[:0], left_out.some(few[:0]), 1.0) == 1.0
+
+
+def sparse_labels(n, *, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 30, generator=generator)
+    chance = torch.sigmoid(2 * x[:, 0] - 2 * x[:, 1] + x[:, 2] * x[:, 3])
+    return x, (torch.rand(n, generator=generator) < chance).long()
+
+
+def test_scores_of_labels_are_right_beside_many_columns():
+    """Which columns matter was learned from the labels that are left out, too: scores were up to .15 nats too good."""
+    gaps = []
+    for seed in range(2):
+        x, y = sparse_labels(250, seed=seed)
+        x_new, y_new = sparse_labels(2000, seed=seed + 100)
+        network = mlp([30, 20, 2], bmp.Softmax(), seed=seed)
+        history = bmp.fit(network, x, y, progress=False)
+        gaps.append(history.loo_nll[-1] + float(network.predict(x_new).log_prob(y_new).mean()))
+    assert abs(np.mean(gaps)) < 0.06
+
+
+def test_influence_tells_the_scores_of_the_history_with_what_was_judged():
+    x, y = sparse_labels(250, seed=0)
+    trainer = bmp.Trainer(mlp([30, 20, 2], bmp.Softmax()), x, y, seed=0)
+    history = trainer.run(progress=False)
+    assert trainer.network.fitted.miss_scale != 1.0
+    assert float(trainer.influence().loo_nll.mean()) == pytest.approx(history.loo_nll[-1], rel=0.03)
 
 
 # --- in a run --------------------------------------------------------------------------------------------------------
