@@ -411,23 +411,16 @@ def _tiny() -> list[Line]:
     """Small forms of what is known to be a risk: seconds each, run by the tests."""
     small = partial(smooth_table, n=300)
     return [
-        Line("tiny-rare-1x1", "rare", partial(rare, n=700, columns=1, ones=1), QUICK),
-        # a number of epochs: with a bound on "auto" a ConvergenceWarning would come whatever happened
-        Line("tiny-rare-10x5", "rare", partial(rare, n=700, columns=10, ones=5), QUICK, settings={"epochs": 100}),
-        Line(
-            "tiny-rare-20x1",
-            "rare",
-            partial(rare, n=700, columns=20, ones=1),
-            QUICK,
-            settings={"batch_size": 16, "epochs": 60},
-        ),
+        Line("tiny-rare-1x1", "rare", partial(rare, n=300, columns=1, ones=1), QUICK),
+        Line("tiny-rare-10x5", "rare", partial(rare, n=300, columns=10, ones=5), QUICK),
+        Line("tiny-rare-20x1", "rare", partial(rare, n=300, columns=20, ones=1), QUICK, settings={"batch_size": 16}),
         Line("tiny-outlier-x", "outliers", partial(outlier_in_x, n=300), QUICK),
         Line("tiny-outlier-y", "outliers", partial(outlier_in_y, n=300), QUICK),
         Line("tiny-copies", "copies", copied(partial(friedman_table, n=100), 2), QUICK),
         Line("tiny-collinear", "collinear", partial(near_collinear, n=300), QUICK),
-        Line("tiny-batch-1", "batches", small, QUICK, settings={"batch_size": 1, "epochs": 20}),
-        Line("tiny-batch-8", "batches", small, QUICK, settings={"batch_size": 8, "epochs": 60}),
-        Line("tiny-batch-128", "batches", small, QUICK, settings={"batch_size": 128, "epochs": 60}),
+        Line("tiny-batch-1", "batches", small, QUICK, settings={"batch_size": 1}),
+        Line("tiny-batch-8", "batches", small, QUICK, settings={"batch_size": 8}),
+        Line("tiny-batch-128", "batches", small, QUICK, settings={"batch_size": 128}),
         Line("tiny-few-3", "few rows", partial(smooth_table, n=3), QUICK),
         Line("tiny-few-3-labels", "few rows", partial(few_labels, n=3), QUICK, classes=True),
         Line("tiny-unscaled", "scales", partial(unscaled, n=200), QUICK),

@@ -55,8 +55,8 @@ def test_noise_that_is_learned_is_not_learned_by_heart(joint):
 
 def test_targets_learned_by_heart_as_leave_one_out_tells():
     """Without other rows it is a hint, because leave-one-out may be too harsh."""
-    x, y = noise_only(250, 5)
-    trainer = trained(mlp([5, 50, 1], bmp.Regression(0.1)), x, y + 0.4 * x[:, 0], 60, batch_size=50)
+    x, y = noise_only(150, 5)
+    trainer = trained(mlp([5, 30, 1], bmp.Regression(0.1)), x, y + 0.4 * x[:, 0], "auto", batch_size=50)
     finding = found(trainer.diagnose(), "memorised_noise")
     assert finding.severity == "hint" and "those of rows left out" in finding.sentence
     assert finding.numbers["error"] == trainer.history.loo_error[-1]
@@ -86,7 +86,7 @@ def test_a_network_that_takes_all_for_noise():
     assert finding.severity == "problem" and finding.numbers["explained_otherwise"] > 0.8
     assert not {"no_signal", "noise_at_limit", "too_unsure", "prior_too_narrow"} & set(diagnosis.kinds)
     assert "stuck_at_noise" in stuck.diagnose().kinds
-    helped = trained(mlp(sizes, bmp.Regression(0.01)), x[:200], y[:200], 60, **options)
+    helped = trained(mlp(sizes, bmp.Regression(0.01)), x[:120], y[:120], 2, **options)
     missed = [float((part.network.predict(x[200:]).mean - torch.tensor(y[200:])).std()) for part in (stuck, helped)]
     assert missed[1] < 0.5 * missed[0], "what the sentence advises"
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.objective.descent import MOST_REFUSED, StepInfo
+from bayesmp.objective.descent import MOST_REFUSED, Descent, StepInfo
 from bayesmp.settings import SETTINGS
 from tests.helpers import blobs, mlp
 from tests.objective_cases import data_of, descent_of, network_of
+from tests.test_persistence import assert_same_run
 
 
 def rested_descent():
@@ -60,6 +61,35 @@ def test_an_epoch_that_raises_the_objective_is_taken_back(is_astray, monkeypatch
     assert torch.equal(descent.state.mean, before.mean) == is_astray
     assert (descent.state.n_refused == MOST_REFUSED) == is_astray, "more of the same steps would be in vain"
     assert (descent.state.noise == before.noise) == is_astray
+
+
+def test_a_run_whose_epoch_is_taken_back_rests_then_however_it_is_cut(monkeypatch, tmp_path):
+    x, y = data_of(40, 3, 1)
+    honest = Descent.step
+
+    def new_trainer() -> bmp.Trainer:
+        return bmp.Trainer(network_of([3, 8, 1]), x, y)
+
+    trainer = new_trainer()
+    trainer.run(2)
+    n_good = trainer.schedule._state.n_steps
+
+    def step(descent: Descent) -> StepInfo:
+        is_astray = descent.state.n_steps >= n_good
+        info = honest(descent)
+        if is_astray:
+            descent.state = replace(descent.state, noise=10.0 * descent.state.noise)
+        return info
+
+    monkeypatch.setattr(Descent, "step", step)
+    whole, stopped = new_trainer(), new_trainer()
+    assert whole.run().stopped == "at rest after 3 epochs"
+    stopped.run(2)
+    stopped.save(tmp_path / "run.safetensors")
+    loaded = bmp.Trainer.load(tmp_path / "run.safetensors", x, y)
+    for each in (stopped, loaded):
+        assert each.run().stopped == "at rest after 3 epochs"
+        assert_same_run(whole, each, ended_at=2)
 
 
 def test_labels_go_on_where_covariances_have_yet_to_settle():
