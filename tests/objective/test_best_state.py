@@ -61,6 +61,7 @@ def test_an_epoch_that_raises_the_objective_is_taken_back(is_astray, monkeypatch
     assert (descent.state.noise == before.noise) == is_astray
 
 
+@pytest.mark.slow
 def test_a_deep_network_learns():
     """Eight layers of 30 ended with an R2 of -.2: worse than a constant."""
     rng = np.random.default_rng(0)
