@@ -5,16 +5,19 @@ PYTHON ?= python3
 JOBS ?= 2
 # further arguments, e.g. make test ARGS="-m 'not slow' -k metrics"
 ARGS ?=
+# what `make test-fast` runs: mathematics, layers, heads and the objective, for daily work; `make test` runs everything
+FAST := tests/equations tests/layers tests/heads tests/objective $(addprefix tests/test_, gaussian.py graph.py \
+	shapes.py imports.py priors.py metrics.py groups.py)
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench dist docs clean
+.PHONY: help setup demo test test-fast lint format bench dist docs clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: $(STAMP)  ## build .venv with the package, the tools and the experiments' needs
 
@@ -31,10 +34,14 @@ demo: $(STAMP)  ## fit a small network and show what it knows
 test: $(STAMP)  ## run the tests
 	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-lint: $(STAMP)  ## check format, lint and types
+test-fast: $(STAMP)  ## run the quick tests of the mathematics and its parts, in under a minute
+	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(FAST) $(ARGS)
+
+lint: $(STAMP)  ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 format: $(STAMP)  ## rewrite the files in the house format
 	$(BIN)/ruff format .

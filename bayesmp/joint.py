@@ -273,7 +273,7 @@ def _judge(
     One factor for all (`leverage_share`) makes leverages add up. It is about the hold of examples on their own outputs:
     the variance at other inputs, for which they stand when left out, is the belief's own. Only where sweeps take
     activations for noisy, as around convolutions, it stays scaled: pulls are weaker there, leave-one-out a little
-    optimistic, and a link that is judged at all of the variance too sharp (docs/lab-notes.md).
+    optimistic, and a link that is judged at all of the variance too sharp (lab notes, "leave-one-out, links, widths").
     """
     network = examples.network
     x, y, weight = examples.x, examples.y, examples.weight

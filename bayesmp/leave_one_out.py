@@ -17,8 +17,8 @@ of the sweeps.
 
 An example that is left out so has still shaped the network: around other weights its slopes would be others. What
 that comes to no linearisation says; in whole runs it is about a constant times what the example holds of its own
-outputs, the *turning* t (settings.py; measured, docs/lab-notes.md), so that W becomes W + t C where there are features
-that turn. For one output the error of the prediction is then r / (1 - leverage) + t leverage r.
+outputs, the *turning* t (settings.py; measured: lab notes, "features that turn"), so that W becomes W + t C where there
+are features that turn. For one output the error of the prediction is then r / (1 - leverage) + t leverage r.
 
 All this takes m for the mean of the belief. Training ends near it; at m + d (balance.py), where it is, examples pull
 with e - Q J d. That is the e of a `TakenOut` where d is known, and d is taken to be the same without the example.

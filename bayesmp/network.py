@@ -43,7 +43,7 @@ class Network(NetworkBeliefs[P]):
     def save(self, path: persistence.PathLike) -> None:
         """Write layers, head, prior and beliefs to a safetensors file; `bayesmp.load` reads it.
 
-        The joint belief is about the slopes at up to 1,024 rows of the training data, so their inputs are in the file,
+        The joint belief is about the slopes at up to 2,048 rows of the training data, so their inputs are in the file,
         without their targets; so they are in all files that hold a trained network.
         """
         persistence.write(path, kind="model", header={"network": self.description()}, tensors=self.state())

@@ -293,7 +293,7 @@ class NetworkBeliefs(Structure[P]):
 
         For a linear network with known noise it is exactly as if old and new data were trained on together. In others K
         is about the network linearised around m_0, and moves far from there undo it. So the belief also keeps where its
-        rows come from: inputs of up to 1,024 examples, without their targets, which are swept again in every epoch
+        rows come from: inputs of up to 2,048 examples, without their targets, which are swept again in every epoch
         (belief/past.py). They go into files of this network, too. In large networks old and new data share the rows,
         as there are data behind them, so what is known of single days fades with their number.
 

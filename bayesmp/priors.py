@@ -15,8 +15,8 @@ Not zero itself, so that the sequential schedule, which knows no starting means,
 narrower: a wide layer changes its output by moving all its weights a little, in concert; a change of order 1 needs
 1 / d_in per weight where independent weights of the paper's prior vary by 1 / sqrt(d_in). On CIFAR-10 (45,000 images,
 5,000 held out, 12 epochs) the paper's rule gives NLL .97 and rising; its variances around zero .85; the narrow
-variances around the drawn means .78; both together .71 and falling (docs/lab-notes.md). Why not behind dense layers:
-there a narrow prior on every layer makes the prior of the outputs narrower with the width, and wide networks worse
+variances around the drawn means .78; both together .71 and falling (lab notes, "the prior, again"). Why not behind
+dense layers: there a narrow prior on every layer narrows that of the outputs with the width, and wide networks lose
 (784-w-w-10, 50,000 MNIST images, 10 epochs, held-out NLL for w = 200, 800, 2,000: .072 .072 .111, without .076 .061
 .058); in convolutional networks it pays on the dense layers, too (CIFAR-10: .529, without it on the last layer .545).
 """

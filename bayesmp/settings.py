@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Numbers that were chosen, not derived (docs/lab-notes.md says on what); `repr` shows them all.
+    """Numbers that were chosen, not derived (docs/decisions.md says on what); `repr` shows them all.
 
     Attributes:
         tightness: training starts with weights held at their starting means to this share of their spread.

@@ -6,6 +6,7 @@ Pages save their own pictures (docs/pages.py runs them); those of "How it works"
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from itertools import pairwise
@@ -154,34 +155,47 @@ def friedman(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_leave_one_out() -> None:
-    """NLL of a run, by leave-one-out, on the training rows themselves and on fresh rows."""
-    x, y = friedman(200, seed=0)
+    """NLL of networks trained on more and more rows, by leave-one-out, on fresh rows and on their own."""
     fresh = friedman(3000, seed=1)
-    network = bmp.Network([bmp.Linear(5, 16), bmp.LeakyReLU(), bmp.Linear(16, 1)], bmp.Regression("learn"))
-    trainer = bmp.Trainer(network, x, y, batch_size=50)
     rows = []
-    for epoch in (1, 2, 3, 5, 8, 12, 18, 25, 35, 50, 75, 100, 150, 200):
-        trainer.run(epoch - trainer.n_epochs, progress=False)
-        scores = [-float(network.predict(part[0]).log_prob(part[1]).mean()) for part in ((x, y), fresh)]
-        rows.append((epoch, trainer.history.loo_nll[-1], *scores))
-    epochs, left_out, own, new = np.array(rows).T
+    for n in (50, 70, 100, 140, 200, 280, 400, 560, 800):
+        each = []
+        for seed in range(3):
+            x, y = friedman(n, seed=10 + seed)
+            network = bmp.Network(
+                [bmp.Linear(5, 16), bmp.LeakyReLU(), bmp.Linear(16, 1)], bmp.Regression("learn"), seed=seed
+            )
+            history = bmp.fit(network, x, y, progress=False)
+            scores = [-float(network.predict(part[0]).log_prob(part[1]).mean()) for part in ((x, y), fresh)]
+            each.append((history.loo_nll[-1], *scores))
+        rows.append((n, *np.mean(each, 0)))
+    sizes, left_out, own, new = np.array(rows).T
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     ax = figure.subplots()
     for values, colour, name in (
         (new, ORANGE, "3,000 fresh rows"),
         (left_out, BLUE, "leave-one-out"),
-        (own, SOFT, "the 200 training rows"),
+        (own, SOFT, "the training rows"),
     ):
-        ax.plot(epochs, values, color=colour, lw=1.8, label=name)
+        ax.plot(sizes, values, color=colour, lw=1.8, label=name)
     ax.set_xscale("log")
-    ax.set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
-    ax.set(xlabel="epoch", ylabel="NLL")
+    ax.set_xticks([50, 100, 200, 400, 800], ["50", "100", "200", "400", "800"])
+    ax.minorticks_off()
+    ax.set(xlabel="training rows", ylabel="NLL")
     ax.legend(frameon=False, fontsize=9, labelcolor=INK)
     finish(ax)
-    print(
-        "epochs", epochs, "leave-one-out", left_out.round(3), "fresh", new.round(3), "training", own.round(3), sep="\n"
-    )
+    print("rows", sizes, "leave-one-out", left_out.round(3), "fresh", new.round(3), "training", own.round(3), sep="\n")
     save(figure, "how-leave-one-out")
+
+
+def draw_readme() -> None:
+    """The picture of the README, which its own lines draw."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    picture = IMAGES / "gap.png"
+    exec(compile(lines.replace('savefig("gap.png")', f'savefig("{picture}", dpi=150)'), "README.md", "exec"), names)
+    print(f"gap.png  {picture.stat().st_size / 1000:.0f} kB")
 
 
 def draw_pages() -> None:
@@ -204,4 +218,5 @@ if __name__ == "__main__":
     draw_sites()
     draw_beliefs()
     draw_leave_one_out()
+    draw_readme()
     draw_pages()

@@ -11,7 +11,7 @@ task of a test image. Rows of the table:
     start           our network; each task starts at the means of the one before, with the first prior
     AdamW           the same network in PyTorch, trained on by AdamW
     AdamW, memory   the same, and every batch has as many images of the past: as many are kept, with their labels, as
-                    `as_prior` keeps inputs in its belief (at most 1,024)
+                    `as_prior` keeps inputs in its belief (here at most 1,024)
     all at once     our network, all tasks together: what there is to reach
 
 Images are 14 x 14, means of 2 x 2 pixels. Without MNIST (BAYESMP_DATA names its folder) scikit-learn's digits are used.

@@ -85,6 +85,18 @@ def test_links_between_pages_lead_somewhere():
             assert "://" in target or (DOCS / target).exists(), f"{page} links to {target}"
 
 
+def test_reasons_that_the_code_cites_are_in_the_notes():
+    """A constant that cites the lab notes names a section, by words of its heading."""
+    notes = (DOCS / "lab-notes.md").read_text(encoding="utf-8")
+    headings = " | ".join(re.findall(r"^#+ (.+)$", notes, flags=re.MULTILINE)).lower()
+    cited = set()
+    for path in (DOCS.parent / "bayesmp").rglob("*.py"):
+        text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+        cited |= set(re.findall(r"lab[- ]notes(?:\.md)?, \"([^\"]+)\"", text))
+    assert len(cited) > 5
+    assert [words for words in cited if words.lower() not in headings] == []
+
+
 def test_diagnosing_names_every_kind_of_finding():
     """The table of kinds is that of the code."""
     source = "".join(path.read_text() for path in (DOCS.parent / "bayesmp" / "diagnosis").glob("*.py"))

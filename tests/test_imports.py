@@ -152,3 +152,9 @@ def test_the_package_does_not_import_its_tests_or_experiments():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
                 assert part(str(node.module)) not in ("tests", "benchmarks", "experiments")
+
+
+def test_the_documents_show_this_line():
+    page = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert f"`{' → '.join(', '.join(sorted(place)) for place in LINE)}`" in page
+    assert ", ".join(f"`{name}`" for name in sorted(BESIDE)) in page

@@ -66,7 +66,7 @@ def fit(
     Numbers stay numbers, also if written as 1.234,50 or 30 %; missing ones become the median and are marked. Texts,
     booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category. Dates
     become days since the first one, and time of year, weekday and time of day where there are enough of them. Columns
-    that are constant or name the rows are left out. The model file keeps all this, and the inputs of at most 1,024
+    that are constant or name the rows are left out. The model file keeps all this, and the inputs of at most 2,048
     rows, without their targets.
     """
     from bayesmp.table_model import (

@@ -21,7 +21,7 @@ CHANCE = 3.0  # standard errors that chance does not explain
 COVERAGE_GAP = 0.05  # and by which coverage must be off to be worth a word
 ECE_GAP = 0.03  # the same for the calibration error of classes, beyond what chance gives a calibrated model
 N_DRAWS = 200  # of labels, to see what calibrated models score
-LOO_GAP = 0.3  # nats between leave-one-out and given data: its own error may be a tenth or two (docs/lab-notes.md)
+LOO_GAP = 0.3  # nats between leave-one-out and given data: it may be off by .2 (lab notes, "judged both ways")
 FEW_ROWS = 20  # below which nothing is said about calibration
 
 

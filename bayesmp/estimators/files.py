@@ -43,7 +43,7 @@ class SavedEstimator(MPEstimator):
         Args:
             path: the file.
             data: keep the rows seen, too, so that the loaded estimator can go on with `partial_fit`. Without them the
-                file still holds inputs of up to 1,024 rows, standardised and without targets, for the joint belief.
+                file still holds inputs of up to 2,048 rows, standardised and without targets, for the joint belief.
             extra: further entries of the file's header, for what is built around the estimator (table_model.py).
         """
         check_is_fitted(self)

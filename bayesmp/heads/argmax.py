@@ -33,8 +33,9 @@ class Argmax(Classifier):
 
     Labels may be wrong, or say little because classes overlap. A network that takes them for clean learns them by
     heart. So how far labels lie from the outputs is learned like the noise of a regression: the variance v of targets
-    +1 and -1 around outputs that have not seen them, at least that of clean labels (docs/lab-notes.md). It is counted
-    in units of what these targets vary by: v = 1 says that labels tell nothing, be it of two classes or of twenty.
+    +1 and -1 around outputs that have not seen them, at least that of clean labels (lab notes, "labels that are
+    wrong"). It is counted in units of what these targets vary by: v = 1 says that labels tell nothing, be it of two
+    classes or of twenty.
 
     Where some classes are more frequent than others, two things follow from their shares. An output counts for v as
     often as its class occurs: nobody errs about rare ones, and many of them would make the labels of all look clean.
@@ -76,7 +77,7 @@ class Argmax(Classifier):
 
     def suited_to(self, layers: Sequence[Layer]) -> Argmax:
         """Where weights are shared over positions, as in convolutions, images are many and soon tell more than wrong
-        labels do; those are taken for clean, which learns faster (docs/lab-notes.md).
+        labels do; those are taken for clean, which learns faster (lab notes, "labels that are wrong").
         """
         if not self.is_heard_in_training:
             return self

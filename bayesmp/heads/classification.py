@@ -23,7 +23,7 @@ POINTS_AT_ONCE = {"cpu": 2_000, "cuda": 1_000_000}  # outputs that are averaged 
 LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred examples the belief is narrower than that
 SCALE_GRID = (0.1, 30.0, 96)  # link scales considered: steps of 6 %
 SCALE_SPREAD = 0.3  # std of the prior over the logarithm of the scale
-SOFTMAX_GAIN = 6.0  # chosen on leave-one-out and held-out digits (docs/lab-notes.md)
+SOFTMAX_GAIN = 6.0  # chosen on leave-one-out and held-out digits (lab notes, "one joint belief")
 
 
 @dataclass(frozen=True)

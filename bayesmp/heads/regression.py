@@ -39,7 +39,7 @@ class Regression(Head[RegressionPrediction]):
     A given noise is Gaussian. Where it is learned, so are its tails: the variance of the noise may differ from target
     to target, and how much it does is judged with it, at outputs that have not seen the target (equations/noise.py).
     The grid holds pairs of variance and spread, one row of variances per spread; the first row, spread 0, is Gaussian.
-    Training hears this row alone, so tails change what is predicted, not what is fitted (docs/lab-notes.md).
+    Training hears this row alone, so tails change predictions, not what is fitted (lab notes, "noise with tails").
 
     With them it is learned how the noise depends on the input (varying_noise.py), which is for predictions, too.
 

@@ -213,6 +213,7 @@ def test_a_given_scale_has_no_prior(head):
 # --- learned on training data, judged on fresh data ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.7, 1.5])  # nearly separable, and overlapping classes
 @pytest.mark.parametrize("kind", [Softmax, Argmax])
 def test_the_learned_scale_is_near_the_best_one_for_fresh_data(kind, spread):

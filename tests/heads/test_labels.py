@@ -78,6 +78,7 @@ def test_labels_that_tell_nothing_have_a_variance_of_one(n_classes: int) -> None
     assert float(head.grid[head.heard][likeliest]) == pytest.approx(1.0, rel=0.1)
 
 
+@pytest.mark.slow
 def test_many_classes_that_overlap() -> None:
     """Twelve classes by a linear rule with noise. Counted as they are, their targets vary by .31 at most: labels looked
     clean, were learned by heart (NLL 1.85) and leave-one-out did not say so (1.69).
@@ -127,6 +128,7 @@ def test_a_variance_that_is_given_is_not_learned() -> None:
         assert again.config() == head.config() and torch.equal(again.grid, head.grid)
 
 
+@pytest.mark.slow
 def test_weak_labels_are_not_learned_by_heart() -> None:
     """Taken for clean, they once gave an NLL above that of a coin, .693, which leave-one-out did not see: .754, where
     it said .620. Since messages see less of the variance of wide layers, it is .660 for both.

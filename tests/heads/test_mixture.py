@@ -161,6 +161,7 @@ def test_what_members_of_classes_agree_on_cancels():
     assert float(bmp.mixture(apart).epistemic) == pytest.approx(np.log(4))
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_networks_from_fit_to_interval():
     x = np.linspace(-1, 1, 30)[:, None]
     y = np.sin(3 * x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=30)

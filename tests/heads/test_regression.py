@@ -271,6 +271,7 @@ def test_targets_out_of_the_reach_of_the_noise_grid_are_refused():
         bmp.Trainer(bmp.Network([bmp.Linear(3, 1)], Regression(1e5)), x, 1000.0 * y)
 
 
+@pytest.mark.slow
 def test_learned_noise_does_not_swallow_the_signal():
     """Three inputs, 200 points: training once came to rest with nothing fitted and all of y taken for noise."""
     generator = torch.Generator().manual_seed(0)
@@ -285,6 +286,7 @@ def test_learned_noise_does_not_swallow_the_signal():
     assert 0.15 < prediction.noise_var.sqrt() < 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_noise_that_the_data_do_not_tell_is_not_taken_for_none(seed):
     """50 points for 541 weights: while the function is uncertain all small noises are equally likely, and messages with

@@ -116,6 +116,7 @@ def how_far_covariances_are_off(descent) -> float:
     return float((told - descent.state.covariances).norm() / told.norm())
 
 
+@pytest.mark.slow
 def test_a_deep_network_learns():
     """Eight layers of 30 ended with an R2 of -.2: worse than a constant."""
     rng = np.random.default_rng(0)

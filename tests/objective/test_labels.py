@@ -268,6 +268,7 @@ def test_rows_left_out_are_those_of_dense_algebra(sizes, n):
     assert isinstance(look.curvature, OverRows if n < 20 else OverWeights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [16, 90])
 def test_influence_and_history_tell_the_same(n):
     """One asks the belief that predictions are made with, the other the descent."""
@@ -281,6 +282,7 @@ def test_influence_and_history_tell_the_same(n):
     torch.testing.assert_close(some.loo_nll, found.loo_nll[[5, 3]], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_scores_are_near_those_of_training_without_a_row():
     """Forty rows, eight fits, a linear model of a given prior. Rows that surprise most are told to surprise a little
     less: what is left out is one row of a quadratic, and the others' curvature stays as it was.

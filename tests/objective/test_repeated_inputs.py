@@ -40,6 +40,7 @@ def test_noise_at_repeated_inputs_is_that_of_inputs_that_hardly_differ(n_values)
     assert trainer.history.loo_nll[-1] > nearly.history.loo_nll[-1], "scores are of other inputs"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # left out, with other offsets
 def test_what_rows_of_a_named_group_share_is_noise_to_other_groups():
     """Twelve groups of five rows with an offset each, which the other rows of a group tell."""

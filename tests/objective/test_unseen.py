@@ -126,6 +126,7 @@ def bent_data(n, *, noise=0.0, seed=0):
     return x, y + noise * torch.randn(n, 1, generator=generator)
 
 
+@pytest.mark.slow
 def test_intervals_hold_where_there_is_no_noise():
     """They held .80 to .85 of 90 %, and the leave-one-out score was .3 to .9 nats too good."""
     held, gaps, scales = [], [], []
@@ -143,6 +144,7 @@ def test_intervals_hold_where_there_is_no_noise():
     assert min(scales) > 1.2
 
 
+@pytest.mark.slow
 def test_a_linear_function_needs_no_wider_belief():
     """It is still judged in a network that could bend it; that it knows which columns matter makes it a little too
     sure.

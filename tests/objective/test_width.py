@@ -31,6 +31,7 @@ def widened(*, n=120, epochs=100, **options):
     return trainer
 
 
+@pytest.mark.slow
 def test_targets_that_the_prior_does_not_expect_widen_it_and_are_told_better():
     chosen, fixed = (widened(n=250, epochs=150, learn_prior=learn_prior) for learn_prior in (None, False))
     assert chosen.network.prior_width > 3.0
@@ -42,6 +43,7 @@ def test_targets_that_the_prior_does_not_expect_widen_it_and_are_told_better():
     assert "times those it began with" in repr(chosen.network)
 
 
+@pytest.mark.slow
 def test_targets_that_it_expects_leave_it_about_as_it_is():
     x, y = steep(scale=1.0)
     network = mlp((3, 20, 1), bmp.Regression("learn"))
@@ -69,6 +71,7 @@ def test_who_states_a_model_gets_the_posterior_of_just_this_one():
         assigned.prior_width = 20.0
 
 
+@pytest.mark.slow
 def test_a_prior_that_is_assigned_within_a_run_stays_as_it_is():
     trainer = widened()
     trainer.network.prior = trainer.network.prior
@@ -90,6 +93,7 @@ def test_the_sequential_schedule_keeps_the_prior():
         bmp.TrainConfig(learn_prior="yes")
 
 
+@pytest.mark.slow
 def test_a_network_forgets_its_width_with_its_data():
     network = widened().network
     rule = network.rule_prior.var
@@ -100,6 +104,7 @@ def test_a_network_forgets_its_width_with_its_data():
     torch.testing.assert_close(network.prior.var.double(), rule, rtol=1e-6, atol=0.0)
 
 
+@pytest.mark.slow
 def test_files_hold_the_width(tmp_path):
     trainer = widened()
     network = trainer.network
@@ -128,6 +133,7 @@ def test_a_given_prior_stays_given_in_a_file(tmp_path):
     assert bmp.load(tmp_path / "model.safetensors").has_given_prior
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_the_prior_of_new_data_as_it_is():
     """The width of the old prior is part of the belief that becomes the new one, and not a factor on it."""
     network = widened().network
@@ -140,6 +146,7 @@ def test_what_was_learned_is_the_prior_of_new_data_as_it_is():
     torch.testing.assert_close(new.predict(x).mean, network.predict(x).mean)
 
 
+@pytest.mark.slow
 def test_merged_runs_have_the_width_between_theirs():
     parts = []
     for seed in (0, 1):

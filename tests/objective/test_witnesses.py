@@ -230,6 +230,7 @@ def test_members_of_a_group_stand_for_those_that_are_no_witnesses():
     torch.testing.assert_close(twice, 2 * moved)
 
 
+@pytest.mark.slow
 def test_witnesses_fit_as_well_as_all_rows(monkeypatch):
     """A third of the rows tells the curvature, all of them the loss: new rows are predicted as well, and scores and
     intervals hold."""
@@ -246,6 +247,7 @@ def test_witnesses_fit_as_well_as_all_rows(monkeypatch):
     assert 0.84 < float(((y >= low) & (y <= high)).double().mean()) < 0.95
 
 
+@pytest.mark.slow
 def test_one_row_more_than_there_is_room_for_changes_little(monkeypatch):
     x, y = bent(3000, seed=1)
     found = []
