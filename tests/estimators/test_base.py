@@ -28,7 +28,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import bayesmp as bmp
 
 warnings.simplefilter("ignore")
-estimator = getattr(bmp, sys.argv[1])(hidden=(8,), epochs=8)
+estimator = getattr(bmp, sys.argv[1])(hidden=(3,), epochs=8)
 found = check_estimator(estimator, on_skip=None, on_fail=None)
 print(json.dumps([[check["check_name"], check["status"], str(check["exception"])] for check in found]))
 """
