@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayesmp import persistence, typed
 from bayesmp.belief.files import TINY
-from bayesmp.data import Scaling, TableScaling
+from bayesmp.data import Scaling
 from bayesmp.estimators.base import AUTO, MPEstimator
+from bayesmp.estimators.scaling import TableScaling
 from bayesmp.history import EpochRecord, History, check_history
 from bayesmp.network import Network
 from bayesmp.network_files import from_file

@@ -7,8 +7,9 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import bayesmp as bmp
-from bayesmp.data import Scaling, TableScaling
+from bayesmp.data import Scaling
 from bayesmp.estimators.base import OutlierWarning
+from bayesmp.estimators.scaling import TableScaling
 from tests import helpers
 
 pytestmark = pytest.mark.filterwarnings("ignore:the targets are noisy to different degrees")  # those of `table` are
