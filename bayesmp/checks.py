@@ -179,7 +179,7 @@ def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> Non
 
 
 def tell_outlier(name: str, value: float, row: int) -> str:
-    """That values stand apart (`data.scaling.values_apart`), in words."""
+    """That values stand apart (`estimators.scaling.values_apart`), in words."""
     return (
         f"{name} has values so far from the others, e.g. {value:.3g} in row {row}, that training and its scores take "
         "nearer ones for them; correct them or remove such rows if they are wrong, or take logarithms or ranks if they "

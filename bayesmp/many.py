@@ -1,26 +1,25 @@
-"""Many networks at once: one process per core, each with one thread, because small networks cannot use more."""
+"""Many networks at once, by joblib: one process per core, each with one thread, as small networks cannot use more."""
 
 from __future__ import annotations
 
 import math
 import multiprocessing
-import multiprocessing.connection
 import os
 import pickle
 import signal
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, nullcontext
-from functools import partial
-from types import ModuleType
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from multiprocessing import resource_tracker
 from typing import Any
 
-import numpy as np
+import joblib
 import torch
+from joblib.parallel import BACKENDS, DEFAULT_BACKEND, get_active_backend
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
@@ -33,15 +32,13 @@ from bayesmp.network import Network, check_is_network
 from bayesmp.train_config import TrainConfig
 from bayesmp.trainer import MAX_EPOCHS
 
-QUEUED = 2  # tasks per worker that are packed ahead of time
-
 # Seconds on one core, roughly: what decides whether workers are worth their start. Results do not depend on it.
 STARTING = 4.0  # until workers have imported torch
 PER_NETWORK, PER_VISIT, PER_PRODUCT = 0.2, 1.5e-3, 1e-8  # of training: refreshes, one visit, one example and weight
 AUTO_EPOCHS = 400  # the median of small networks that stop by themselves
 
 Task = tuple[Network, Any, Any, dict[str, Any]]
-Trained = tuple[History, Learned, list[str]]  # with what the network has learned, and warnings
+Trained = tuple[int, History, Learned, list[str]]  # which it was, what the network has learned, and warnings
 
 
 def fit_many(
@@ -58,9 +55,10 @@ def fit_many(
     Args:
         networks: trained in place, from their priors; each an object of its own.
         x, y: training data for all of them, tensors or arrays; or two lists with data for each.
-        workers: processes, at most. None takes the number of cores, or trains one after another in this process, by one
-            thread, where so little is to be done that starting workers (some seconds) would take longer: a guess from
-            rows, weights and epochs. With 1, or with networks on a GPU, they are trained one after another.
+        workers: processes, at most. None takes what `joblib.parallel_config` says. Where it says nothing, it takes the
+            number of cores, or trains one after another in this process, by one thread, where so little is to be done
+            that starting workers (some seconds) would take longer: a guess from rows, weights and epochs. With 1, or
+            with networks on a GPU, they are trained one after another.
         progress: show a progress bar; None shows it in a terminal only.
         options: those of `bayesmp.fit`: epochs, max_epochs, checkpoint, every, keep and the fields of TrainConfig.
             Checkpoints go to a folder per network inside the one given, `network-0000` and so on. `seed` may be a list
@@ -70,9 +68,9 @@ def fit_many(
         The histories, in the order of the networks.
 
     Note:
-        Workers are started afresh (spawn). Networks with layers of your own that are defined in the script itself, and
-        data other than arrays and tensors, bring the script along: it must then call this under
-        `if __name__ == "__main__":`. If one network fails, an error says which, and no further ones are trained.
+        Workers are joblib's, and wait some minutes for more to do. `joblib.parallel_config` chooses others, e.g. those
+        of Dask or Ray; a backend of threads, or one whose workers are, cannot tell which network a warning is about. If
+        one network fails, an error says which, and no further ones are trained.
     """
     if isinstance(networks, Network):
         raise TypeError("networks must be a list of networks, got one; bayesmp.fit(network, x, y) trains a single one")
@@ -88,8 +86,8 @@ def fit_many(
             "each a seed of its own: Network(..., seed=i)",
             stacklevel=2,
         )
-    n_workers = _count_cores() if workers is None else checks.check_positive_int(workers, "workers")
-    n_workers = min(n_workers, len(networks))
+    if workers is not None:
+        checks.check_positive_int(workers, "workers")
     seed = options.get("seed")
     if isinstance(seed, (list, tuple)) and len(seed) != len(networks):
         raise ValueError(f"seed must be one number, or a list of one for each of the {len(networks)}, got {len(seed)}")
@@ -97,24 +95,15 @@ def fit_many(
         (network, *each, _options_of(index, options))
         for index, (network, each) in enumerate(zip(networks, data, strict=True))
     ]
-    if workers is None and multiprocessing.current_process().daemon:  # which may not start others
-        n_workers = 1
+    is_asked, n_workers = _count_workers(workers, len(networks))
     is_local = n_workers < 2 or any(network.device.type != "cpu" for network in networks)
-    is_little = workers is None and not is_local and _saved(tasks, n_workers) < STARTING
-    answers = _one_by_one(tasks, one_thread=is_little) if is_local or is_little else _in_processes(tasks, n_workers)
+    is_little = not is_asked and not is_local and _saved(tasks, n_workers) < STARTING
+    answers = _one_by_one(tasks, one_thread=is_little) if is_local or is_little else _at_once(tasks, n_workers)
     histories: dict[int, History] = {}
     hidden = not (sys.stderr.isatty() if progress is None else progress)
     with closing(answers), tqdm(total=len(tasks), disable=hidden, unit="network") as bar:
-        for index, answer in answers:
-            try:
-                histories[index], learned, told = answer()
-            except BrokenProcessPool as error:
-                raise RuntimeError(
-                    "a worker of fit_many ended before its network was trained: call fit_many under `if __name__ == "
-                    "'__main__':` in a script, see that memory suffices for all workers, or use workers=1"
-                ) from error
-            except Exception as error:
-                raise RuntimeError(f"network {index} could not be trained: {type(error).__name__}: {error}") from error
+        for index, history, learned, told in answers:
+            histories[index] = history
             networks[index].learn(learned)
             for message in told:
                 warnings.warn(f"network {index}: {message}", constant_guess.category(message), stacklevel=2)
@@ -159,10 +148,17 @@ def _options_of(index: int, options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _count_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _count_workers(workers: int | None, n_networks: int) -> tuple[bool, int]:
+    """Whether somebody has said how many workers there are to be, and how many there are."""
+    backend, n_jobs = get_active_backend()
+    is_asked = workers is not None or n_jobs is not None or not isinstance(backend, BACKENDS[DEFAULT_BACKEND])
+    if not is_asked and multiprocessing.current_process().daemon:  # which may not start others
+        return False, 1
+    if is_asked:
+        n_jobs = workers or n_jobs or backend.default_n_jobs
+    else:
+        n_jobs = joblib.cpu_count()
+    return is_asked, min(backend.effective_n_jobs(n_jobs), n_networks)
 
 
 def _saved(tasks: list[Task], n_workers: int) -> float:
@@ -190,91 +186,59 @@ def _count_rows(x: Any) -> int | None:
     return len(data) if hasattr(data, "__len__") else None
 
 
-def _train(task: Task) -> Trained:
-    """One network; its warnings are collected, so that they can say which network they are about."""
-    network, x, y, options = task
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        history = fit(network, x, y, progress=False, **options)
-    return history, network.learned(), [str(warning.message) for warning in caught]
+def _train(index: int, task: Task, *, tells: bool = True) -> Trained:
+    """One network; its warnings are collected, so that they can say which network they are about.
 
-
-Answers = Generator[tuple[int, Callable[[], Trained]], None, None]
-
-
-def _one_by_one(tasks: list[Task], *, one_thread: bool) -> Answers:
-    train = _train_by_one_thread if one_thread else _train
-    for index, task in enumerate(tasks):
-        yield index, partial(train, task)
-
-
-def _train_by_one_thread(task: Task) -> Trained:
-    """As a worker does it: what is learned may differ in its last bits with the number of threads."""
-    with few_threads(task[0].device, n_products=0):
-        return _train(task)
-
-
-def _in_processes(tasks: list[Task], n_workers: int) -> Answers:
-    """Answers as they come. Tasks and answers travel as bytes: tensors would go through shared memory, which takes an
-    open file for each.
+    Args:
+        tells: False where threads may run beside this one: Python collects warnings of all of them together.
     """
-    starting = nullcontext if any(map(_may_need_script, range(len(tasks)), tasks)) else _script_stays_here
-    pool = ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_work)
-    others = set(multiprocessing.active_children())
-    waiting = iter(enumerate(tasks))
-    running: dict[Future[bytes], int] = {}
-    is_over = False
+    network, x, y, options = task
     try:
-        while True:
-            while len(running) < QUEUED * n_workers and (following := next(waiting, None)):
-                index, task = following
-                packed = _pack(index, task)
-                with _interrupts_wait(), starting():
-                    running[pool.submit(_train_packed, packed)] = index
-            if not running:
-                is_over = True
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), partial(_unpack, future)
-    finally:
-        if not is_over:  # an error or an interrupt: nothing goes on behind the user's back
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()
-        pool.shutdown(cancel_futures=True)
+        with warnings.catch_warnings(record=True) if tells else nullcontext([]) as caught:
+            if tells:
+                warnings.simplefilter("always")
+            history = fit(network, x, y, progress=False, **options)
+    except Exception as error:
+        raise RuntimeError(f"network {index} could not be trained: {type(error).__name__}: {error}") from error
+    return index, history, network.learned(), [str(warning.message) for warning in caught or []]
 
 
-def _pack(index: int, task: Task) -> bytes:
+def _one_by_one(tasks: list[Task], *, one_thread: bool) -> Generator[Trained, None, None]:
+    for index, task in enumerate(tasks):
+        # as a worker does it: what is learned may differ in its last bits with the number of threads
+        with few_threads(task[0].device, n_products=0) if one_thread else nullcontext():
+            found = _train(index, task)
+        yield found
+
+
+def _at_once(tasks: list[Task], n_workers: int) -> Generator[Trained, None, None]:
+    """What workers have trained, as it comes; from backends that cannot do that, in the end."""
+    backend, _ = get_active_backend()
+    starter = os.getpid() if isinstance(backend, BACKENDS[DEFAULT_BACKEND]) else None
+    calls = (joblib.delayed(_train_apart)(index, task, starter) for index, task in enumerate(tasks))
+    n_threads = torch.get_num_threads()
     try:
-        return pickle.dumps(task)
-    except Exception as error:  # what cannot be pickled says so in many ways
+        if backend.supports_return_generator:
+            parallel = joblib.Parallel(n_workers, return_as="generator_unordered", batch_size=1, max_nbytes=None)
+            with ExitStack() as stack:
+                with _interrupts_wait():
+                    found = stack.enter_context(closing(parallel(calls)))  # which ends the workers
+                yield from found
+        else:
+            yield from joblib.Parallel(n_workers, batch_size=1, max_nbytes=None)(calls)
+    except pickle.PicklingError as error:
+        index, why = _find_unsent(tasks)
         raise RuntimeError(
-            f"network {index} cannot be sent to another process ({error}): define its layers and its head in a module "
+            f"network {index} cannot be sent to another process ({why}): define its layers and its head in a module "
             "that can be imported, or use workers=1"
         ) from error
-
-
-def _may_need_script(index: int, task: Task) -> bool:
-    """Whether a part of the task may be defined in the script that is running."""
-    network, x, y, _ = task
-    is_plain = all(isinstance(part, (np.ndarray, torch.Tensor)) for part in (x, y))
-    return not is_plain or b"__main__" in _pack(index, (network, None, None, {}))
-
-
-@contextmanager
-def _script_stays_here() -> Iterator[None]:
-    """Processes that are started meanwhile do not run the user's script again, as they do to find what it defines: it
-    need not be written for that, and what it imports takes time."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            "a worker of fit_many ended before its network was trained: see that memory suffices for all workers, or "
+            "use workers=1"
+        ) from error
     finally:
-        sys.modules["__main__"] = main
-
-
-def _unpack(future: Future[bytes]) -> Trained:
-    found: Trained = pickle.loads(future.result())
-    return found
+        torch.set_num_threads(n_threads)  # threads of this process had one each
 
 
 @contextmanager
@@ -292,6 +256,7 @@ def _interrupts_wait() -> Iterator[None]:
     is_kept = callable(handler) and threading.current_thread() is threading.main_thread()
     if is_kept:
         signal.signal(signal.SIGINT, lambda *told: heard.append(told))
+    resource_tracker.ensure_running()  # before, because it unblocks all signals when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -303,18 +268,35 @@ def _interrupts_wait() -> Iterator[None]:
         handler(*heard[0])
 
 
-def _begin_work() -> None:
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _find_unsent(tasks: list[Task]) -> tuple[int | str, str]:
+    """The first network that cannot be pickled, and why."""
+    try:
+        from joblib.externals import cloudpickle
+    except ImportError:  # joblib 1.6 has none of its own
+        import cloudpickle
+    for index, task in enumerate(tasks):
+        try:
+            cloudpickle.dumps(task)
+        except Exception as error:  # what cannot be pickled says so in many ways
+            return index, str(error)
+    return "", "it cannot be pickled"
 
 
-def _end_with_parent() -> None:
-    """A parent that was killed cannot end its workers, so they watch for that themselves."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
+def _train_apart(index: int, task: Task, starter: int | None) -> Trained:
+    """What a worker does, by one thread; `starter` is the process that has started it, where that is known."""
+    if starter is not None:
+        _end_with(starter)
+    with few_threads(task[0].device, n_products=0):
+        return _train(index, task, tells=threading.current_thread() is threading.main_thread())
 
 
-def _train_packed(task: bytes) -> bytes:
-    return pickle.dumps(_train(pickle.loads(task)))
+def _end_with(starter: int) -> None:
+    """A process that was killed cannot end its workers, so they watch for that themselves."""
+    if all(thread.name != _watch.__name__ for thread in threading.enumerate()):
+        threading.Thread(target=_watch, args=(starter,), name=_watch.__name__, daemon=True).start()
+
+
+def _watch(starter: int) -> None:
+    while os.getppid() == starter:
+        time.sleep(1.0)
+    os._exit(1)

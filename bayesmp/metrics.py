@@ -169,15 +169,9 @@ def ece_median_variance(probs: Array, y: Array, *, min_size: int = 20) -> float:
 
 def auroc(score: Array, is_positive: Array) -> float:
     """Probability that a random positive example has a higher score than a random negative one; ties count half."""
-    score, is_positive = _same_shape(score=score, is_positive=is_positive)
-    positive = is_positive.reshape(-1) > 0.5
-    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    if n_positive == 0 or n_negative == 0:
-        raise ValueError(f"need examples of both kinds, got {n_positive} positive and {n_negative} negative")
-    _, index, counts = np.unique(score.reshape(-1), return_inverse=True, return_counts=True)
-    mean_rank = np.cumsum(counts) - (counts - 1) / 2.0  # of equal scores, counted from 1
-    rank_sum = float(mean_rank[index.reshape(-1)][positive].sum())
-    return (rank_sum - n_positive * (n_positive + 1) / 2.0) / (n_positive * n_negative)
+    from sklearn.metrics import auc
+
+    return float(auc(*roc(score, is_positive)))
 
 
 def roc(score: Array, is_positive: Array) -> tuple[Floats, Floats]:
@@ -185,16 +179,15 @@ def roc(score: Array, is_positive: Array) -> tuple[Floats, Floats]:
 
     There is one limit per score, from the highest one down, equal ones together; the area below is `auroc`.
     """
+    from sklearn.metrics import roc_curve  # scikit-learn takes a second to import
+
     score, is_positive = _same_shape(score=score, is_positive=is_positive)
     positive = is_positive.reshape(-1) > 0.5
     if positive.all() or not positive.any():
         raise ValueError(f"need examples of both kinds, got {positive.sum()} positive and {(~positive).sum()} negative")
-    limits, index = np.unique(-score.reshape(-1), return_inverse=True)
-    shares = [
-        np.concatenate([[0.0], np.cumsum(np.bincount(index.reshape(-1)[kind], minlength=len(limits))) / kind.sum()])
-        for kind in (~positive, positive)
-    ]
-    return shares[0], shares[1]
+    ranks = np.unique(score, return_inverse=True)[1].reshape(-1)  # scores may be infinite
+    false_alarms, hits, _ = roc_curve(positive, ranks, drop_intermediate=False)
+    return false_alarms, hits
 
 
 def ood_auroc(probs_in: Array, probs_out: Array) -> float:

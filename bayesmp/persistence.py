@@ -243,13 +243,10 @@ def _open_head(path: str, content: BinaryIO) -> tuple[dict[str, Any], dict[str, 
     try:
         header, checksums = _read_json(text), _read_json(metadata.get("checksums", ""))
         is_ours = _head(text, checksums, layout)[8:] == head
-        was_ours = _checksum([text.encode()]) == metadata.get("checksum")  # in formats 1 and 2
-        if not is_ours and was_ours and isinstance(header.get("format"), int) and header["format"] < FORMAT:
-            raise UnfitFileError(_other_format(path, header))
-    except UnfitFileError:
-        raise
     except ValueError as error:
         raise DamagedFileError(f"{path!r} is damaged: its header is no JSON: {error}") from error
+    if isinstance(header.get("format"), int) and header["format"] != FORMAT:  # whose checksum may be another
+        raise UnfitFileError(_other_format(path, header))
     if not is_ours:
         raise DamagedFileError(f"{path!r} is damaged: its header does not match its checksum")
     start, n_bytes = 8 + length, sum(entry.n_bytes for entry in layout.values())
@@ -315,8 +312,6 @@ class SavedFile:
         with self.understood():
             common = {part: self.header.get(part) for part in _Common.__dataclass_fields__}
             typed.read(_Common, common, "the header")
-        if self.header["format"] != FORMAT:
-            raise UnfitFileError(_other_format(path, self.header))
 
     @property
     def estimator_type(self) -> str:

@@ -32,8 +32,8 @@ class Facts:
         unlike: spread of the outputs (`spread_of`) that only 1 % of the training rows exceed when they are left out.
         noise_std: of the targets around the function, in their units; None for classes.
         fingerprint: of the training inputs, to know them again.
-        row_marks: of up to 1,024 training rows with their targets, to know some of them again; empty in older files.
-        noise_range: noise_std at 5 % and 95 % of the training rows; empty for classes and in older files.
+        row_marks: of up to 1,024 training rows with their targets, to know some of them again.
+        noise_range: noise_std at 5 % and 95 % of the training rows; empty for classes.
     """
 
     source: str
@@ -43,7 +43,7 @@ class Facts:
     unlike: float
     noise_std: float | None
     fingerprint: str
-    row_marks: tuple[str, ...] = ()
+    row_marks: tuple[str, ...]
     noise_range: tuple[float, ...] = ()
 
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from bayesmp import checks, metrics, persistence
-from bayesmp.data.scaling import APART, FAR_APART, values_apart
 from bayesmp.estimators import MPClassifier, MPRegressor
 from bayesmp.estimators.base import Floats, OutlierWarning
+from bayesmp.estimators.scaling import APART, FAR_APART, values_apart
 from bayesmp.heads import ClassPrediction, RegressionPrediction
 from bayesmp.table_facts import Facts, judge_training, spread_of
 from bayesmp.tables import EncoderHeader, TableEncoder, TableError, Target, plural, require_pandas

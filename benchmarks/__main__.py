@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bayesmp.data import MissingDataError
+from benchmarks.datasets import MissingDataError
 
 # about half an hour in all on two cores
 FOR_CPU = (

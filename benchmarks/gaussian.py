@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 import bayesmp as bmp
-from bayesmp import data, metrics
+from bayesmp import metrics
+from benchmarks import datasets
 from benchmarks.evaluation import regression_scores
 from benchmarks.honesty import COVERAGE, LEVEL, Task, friedman1, table_task
 from benchmarks.networks import mlp
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--seeds must be positive")
     source = data_source(options)
     tables = {
-        name: data.uci(name, source.data_dir, download=source.download) for name in TABLES if name in options.tasks
+        name: datasets.uci(name, source.data_dir, download=source.download) for name in TABLES if name in options.tasks
     }
     device, report = begin("gaussian", options)
     means = []

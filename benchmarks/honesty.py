@@ -25,8 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import bayesmp as bmp
-from bayesmp import data, metrics
-from bayesmp.data import Scaling, Table
+from bayesmp import metrics
+from bayesmp.data import Scaling
+from benchmarks import datasets
+from benchmarks.datasets import Table
 from benchmarks.evaluation import regression_scores
 from benchmarks.networks import mlp
 from benchmarks.options import add_data_options, begin, data_source, new_parser
@@ -191,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--seeds and --epochs must be positive")
     source = data_source(options)
     tables = {
-        name: data.uci(name, source.data_dir, download=source.download) for name in TABLES if name in options.tasks
+        name: datasets.uci(name, source.data_dir, download=source.download) for name in TABLES if name in options.tasks
     }
     device, report = begin("honesty", options)
 

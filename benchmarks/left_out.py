@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 import bayesmp as bmp
-from bayesmp import data
+from benchmarks import datasets
 from benchmarks.datasets import Images
 from benchmarks.honesty import Task, friedman1
 from benchmarks.networks import mnist_mlp
@@ -65,7 +65,7 @@ def _judge(trainer: bmp.Trainer, x: Tensor, y: Tensor, *, max_epochs: int) -> tu
     return left_out.double(), -trainer.network.predict(x).log_prob(y).flatten().cpu().double()
 
 
-def table_row(name: str, table: data.Table, *, n_folds: int, seed: int, max_epochs: int) -> dict[str, Any]:
+def table_row(name: str, table: datasets.Table, *, n_folds: int, seed: int, max_epochs: int) -> dict[str, Any]:
     """Both judgements of all rows of a table's training part."""
     split = table.split(0)
     n = len(split.x_train)
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("--folds must be at least 2, --seeds and --max-epochs positive")
     source = data_source(options)
     names = [name for name in TABLES if name in options.tasks]
-    tables = {name: data.uci(name, source.data_dir, download=source.download) for name in names}
+    tables = {name: datasets.uci(name, source.data_dir, download=source.download) for name in names}
     images = source.mnist(torch.device("cpu")) if "mnist" in options.tasks else None
     _, report = begin("left_out", options)
     rows = []

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 import bayesmp as bmp
-from bayesmp import data
 from bayesmp.heads.base import Head
 from bayesmp.layers.base import Layer
+from benchmarks import datasets
 from benchmarks.datasets import Source
 from benchmarks.evaluation import all_finite
 from benchmarks.networks import mnist_cnn, mnist_mlp, sine_mlp
@@ -46,7 +46,7 @@ class Task:
 
 def load_task(name: str, source: Source, device: torch.device) -> Task:
     if name.startswith("sine-"):
-        x, y = (torch.as_tensor(part, dtype=torch.float32) for part in data.sine(200))
+        x, y = (torch.as_tensor(part, dtype=torch.float32) for part in datasets.sine(200))
         layers = partial(sine_mlp, int(name.removeprefix("sine-")))
         return Task(x, y, layers, partial(bmp.Regression, NOISE_VAR), "rmse", float(y.std()))
     is_cnn = name == "mnist-cnn"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import bayesmp as bmp
-from bayesmp import data
 from bayesmp.schedules.sequential import SequentialVisit
+from benchmarks import datasets
 from benchmarks.evaluation import all_finite, regression_scores
 from benchmarks.networks import sine_mlp
 from benchmarks.options import begin, new_parser
@@ -31,7 +31,7 @@ def train_sine(
     device: torch.device,
 ) -> dict[str, Any]:
     """Scores on the 200 training points and on 1,000 fresh ones; the data are the same for all seeds."""
-    x, y = (torch.as_tensor(part, dtype=torch.float32) for part in data.sine(200))
+    x, y = (torch.as_tensor(part, dtype=torch.float32) for part in datasets.sine(200))
     network = bmp.Network(sine_mlp(n_layers), bmp.Regression(NOISE_VAR), seed=seed).to(device)
     with measured(device) as cost:
         history = bmp.fit(network, x, y, epochs=epochs, batch_size=batch_size, seed=seed, progress=False)
@@ -42,7 +42,7 @@ def train_sine(
 @torch.inference_mode()
 def visit_sine(n_layers: int, *, iterations: int, seed: int) -> dict[str, Any]:
     """The paper's way on the same data: one visit to all points at once, one example at a time, so many rounds."""
-    x, y = (torch.as_tensor(part, dtype=torch.float32) for part in data.sine(200))
+    x, y = (torch.as_tensor(part, dtype=torch.float32) for part in datasets.sine(200))
     network = bmp.Network(sine_mlp(n_layers), bmp.Regression(NOISE_VAR), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with measured(network.device) as cost:
@@ -55,8 +55,8 @@ def visit_sine(n_layers: int, *, iterations: int, seed: int) -> dict[str, Any]:
 
 
 def _scores(network: bmp.Network) -> dict[str, Any]:
-    x, y = (torch.as_tensor(part, dtype=torch.float32) for part in data.sine(200))
-    x_test, y_test = (torch.as_tensor(part, dtype=torch.float32) for part in data.sine(1000, seed=1))
+    x, y = (torch.as_tensor(part, dtype=torch.float32) for part in datasets.sine(200))
+    x_test, y_test = (torch.as_tensor(part, dtype=torch.float32) for part in datasets.sine(1000, seed=1))
     train, test = regression_scores(network.predict(x), y), regression_scores(network.predict(x_test), y_test)
     finite = all_finite([network.marginal.tau, network.marginal.rho]) and math.isfinite(train["NLL"])
     return {

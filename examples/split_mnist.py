@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 
 import bayesmp as bmp
 from bayesmp.belief import MAX_RANK
-from bayesmp.data import MissingDataError, mnist, standardise
+from bayesmp.data import standardise
 
 TASKS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
 SETTINGS = ("domain", "class")
@@ -74,6 +75,9 @@ class Setting:
 
 def load(n_images: int) -> tuple[list[Data], list[Data], str]:
     """Training and test data of each task, n_images for training, and the name of the set."""
+    sys.path.append(str(Path(__file__).parents[1]))  # where benchmarks/ lies
+    from benchmarks.datasets import MissingDataError, mnist
+
     try:
         found = mnist()
         pairs = [(found.x_train, found.y_train), (found.x_test, found.y_test)]

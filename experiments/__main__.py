@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bayesmp.data import MissingDataError
+from benchmarks.datasets import MissingDataError, data_directory, find_sets
 from benchmarks.tables import format_table
 from experiments import PLACES, find
 from experiments.base import Experiment, Options, Piece, Result
@@ -29,6 +29,9 @@ def main(argv: Sequence[str]) -> int:
         for name in PLACES:
             print(f"  {name:<14}{find(name).title}")
         print(f"  {'report':<14}docs/results.md from all results")
+        print(f"data sets, in {data_directory()} (set BAYESMP_DATA to change it):")
+        for name, path in find_sets().items():
+            print(f"  {name:<14}{path or 'not found'}")
         return 0
     name, *rest = argv
     try:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 import bayesmp as bmp
-from bayesmp import data, metrics
+from bayesmp import metrics
 from bayesmp.gaussian import Gaussian
 from bayesmp.history import History
+from benchmarks import datasets
 from benchmarks.networks import mlp
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, select, with_error
 from experiments.learners import Floats, Ivon, Laplace, Learner, Ours, Tagi, gaussians
@@ -161,7 +162,7 @@ class Task:
 
 
 TASKS = {
-    "sine": Task(data.sine_function, 0.05, 200, (0.0, 2.0), ((-1.0, 0.0), (2.0, 3.0)), (16, 16, 16)),
+    "sine": Task(datasets.sine_function, 0.05, 200, (0.0, 2.0), ((-1.0, 0.0), (2.0, 3.0)), (16, 16, 16)),
     "cubic": Task(lambda x: x**3, 3.0, 100, (-4.0, 4.0), ((-6.0, -4.0), (4.0, 6.0)), (50,)),
 }
 

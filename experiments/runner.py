@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import bayesmp
-from bayesmp.data import MissingDataError
+from benchmarks.datasets import MissingDataError
 from benchmarks.tables import environment
 from experiments import find
 from experiments.base import Experiment, Options, Piece, UnavailableError

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 import bayesmp as bmp
-from bayesmp import data, metrics, plots
+from bayesmp import metrics, plots
 from bayesmp.layers.base import Layer
+from benchmarks import datasets
 from benchmarks.networks import sine_mlp
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, select, with_error
 from experiments.palette import colour, new_figure, tidy
@@ -70,7 +71,7 @@ class Sine(Experiment):
 
     def compute(self, parameters: Mapping[str, Any], options: Options) -> Record:
         seeds, size, high = parameters["seeds"], parameters[self.size], parameters["high"]
-        draws = [data.sine(parameters["n_points"], high=high, noise_std=NOISE_STD, seed=seed) for seed in seeds]
+        draws = [datasets.sine(parameters["n_points"], high=high, noise_std=NOISE_STD, seed=seed) for seed in seeds]
         is_parallel = parameters["method"] == "parallel"
         prior: dict[str, Any] = {} if is_parallel else {"prior": "paper"}
         networks = [bmp.Network(self.layers(size), bmp.Regression(NOISE_STD**2), seed=seed, **prior) for seed in seeds]
@@ -103,7 +104,7 @@ class Sine(Experiment):
 
     def _scores(self, network: bmp.Network, high: float, seed: int) -> dict[str, float]:
         """On new noisy points in the range of the training data."""
-        x, y = data.sine(N_TEST, high=high, noise_std=NOISE_STD, seed=seed + OTHER_DRAW)
+        x, y = datasets.sine(N_TEST, high=high, noise_std=NOISE_STD, seed=seed + OTHER_DRAW)
         mean, std = _moments(network, x)
         return {
             "rmse": metrics.rmse(mean, y),
@@ -206,8 +207,8 @@ class Sine(Experiment):
         key = colour(METHODS[method])
         ax.fill_between(grid, mean - 2 * std, mean + 2 * std, color=key, alpha=0.25, lw=0, label="2 std")
         ax.plot(grid, mean, color=key, lw=1.4, label="mean")
-        ax.plot(grid, data.sine_function(grid), color=colour("truth"), lw=0.8, ls="--", label="truth")
-        x, y = data.sine(n_points, high=high, noise_std=NOISE_STD, seed=0)
+        ax.plot(grid, datasets.sine_function(grid), color=colour("truth"), lw=0.8, ls="--", label="truth")
+        x, y = datasets.sine(n_points, high=high, noise_std=NOISE_STD, seed=0)
         ax.plot(x[:, 0], y, ".", color=plots.INK, ms=1.6, alpha=0.5, label="data")
         ax.set_ylim(-2.0, 3.0 if high > 1 else 2.5)
         tidy(ax)

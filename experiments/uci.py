@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 import bayesmp as bmp
-from bayesmp import data, metrics
-from bayesmp.data import Dataset, Scaling, Table, formats
+from bayesmp import metrics
+from bayesmp.data import Scaling
+from benchmarks import datasets
+from benchmarks.datasets import Dataset, Table, formats
 from benchmarks.networks import mlp
 from experiments import base
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, select, with_error
@@ -47,19 +49,19 @@ Moments = tuple[Floats, Floats]  # mean and variance of new targets
 
 def find_tables(data_dir: Path | None) -> dict[str, int]:
     """The number of splits of each set that is there: those the library knows, and any other uci/NAME.npz."""
-    known = [name for name in data.UCI_NAMES if data.find_sets(data_dir)[f"uci/{name}"] is not None]
-    folder = data.data_directory(data_dir) / "uci"
+    known = [name for name in datasets.UCI_NAMES if datasets.find_sets(data_dir)[f"uci/{name}"] is not None]
+    folder = datasets.data_directory(data_dir) / "uci"
     others = sorted({path.stem for path in folder.glob("*.npz")} - set(known))
     if not known and not others:
-        data.uci("boston", data_dir)  # raises, and says where files are expected
+        datasets.uci("boston", data_dir)  # raises, and says where files are expected
     return {name: load_table(name, data_dir).n_splits for name in [*known, *others]}
 
 
 def load_table(name: str, data_dir: Path | None) -> Table:
     """A set the library knows, or uci/NAME.npz in the same form (X, y, train_idx, test_idx)."""
-    if name in data.UCI_NAMES:
-        return data.uci(name, data_dir)
-    path = data.data_directory(data_dir) / "uci" / f"{name}.npz"
+    if name in datasets.UCI_NAMES:
+        return datasets.uci(name, data_dir)
+    path = datasets.data_directory(data_dir) / "uci" / f"{name}.npz"
     x, y, train_rows, test_rows = formats.read_table_npz(path)
     return Table(x, y, tuple(train_rows), tuple(test_rows), name)
 
@@ -73,7 +75,7 @@ class Uci(Experiment):
     )
     seeds = N_SPLITS
     quick_seeds = 1
-    parts = (*METHODS, *data.UCI_NAMES)
+    parts = (*METHODS, *datasets.UCI_NAMES)
 
     def pieces(self, options: Options) -> list[Piece]:
         tables = find_tables(options.data_dir)

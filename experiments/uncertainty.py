@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 import bayesmp as bmp
-from bayesmp import data
+from benchmarks import datasets
 from benchmarks.networks import mlp
 from benchmarks.references import CASES, FOLDER, NOISE_VAR
 from benchmarks.truth import Reference
@@ -167,7 +167,7 @@ class Uncertainty(Experiment):
             for width, alpha in ((3, 0.15), (2, 0.2), (1, 0.3)):
                 ax.fill_between(x, mean - width * std, mean + width * std, color=key, alpha=alpha, lw=0)
             ax.plot(x, mean, color=key, lw=1.4)
-            ax.plot(GRID, data.sine_function(GRID), color=colour("truth"), lw=0.7)
+            ax.plot(GRID, datasets.sine_function(GRID), color=colour("truth"), lw=0.7)
             tidy(ax, title=TITLES.get(method, method), xlabel="x", ylim=(-30, 30))
         figure.axes[0].set_ylabel("f(x)")
         figure.savefig(folder / "bands.png")
@@ -196,7 +196,7 @@ class Bands:
 
     def far_coverage(self, masses: Floats) -> tuple[Floats, Floats]:
         """Median coverage over the points far on the left, and far on the right, by mass."""
-        covered = coverage_at(self.mean, self.std, data.sine_function(self.x), masses)
+        covered = coverage_at(self.mean, self.std, datasets.sine_function(self.x), masses)
         return np.median(covered[:, self.x < -FAR], axis=1), np.median(covered[:, self.x > FAR], axis=1)
 
 

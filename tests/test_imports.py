@@ -45,7 +45,7 @@ BESIDE = {
     "atomic": set(),
     "checkpoints": {"checks", "persistence"},
     "checks": set(),
-    "data": {"atomic"},
+    "data": set(),
     "examples": set(),
     "groups": set(),
     "metrics": set(),

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -58,19 +59,19 @@ def test_workers_are_started_only_where_they_save_time(monkeypatch):
     """Tiny networks took four seconds longer in processes. Either road ends the same, bit for bit."""
     x, y = data()
     ways = []
-    for name in ("_one_by_one", "_in_processes"):
+    for name in ("_one_by_one", "_at_once"):
         way = getattr(many, name)
         monkeypatch.setattr(
             many, name, lambda *args, way=way, name=name, **kwargs: (ways.append(name), way(*args, **kwargs))[1]
         )
-    monkeypatch.setattr(many, "_count_cores", lambda: 2)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
     few, processes, alone = networks(2), networks(2), networks(2)
     n_threads = torch.get_num_threads()
     fit_many(few, x, y, epochs=3)
     assert ways == ["_one_by_one"] and torch.get_num_threads() == n_threads
     monkeypatch.setattr(many, "STARTING", 0.0)
     fit_many(processes, x, y, epochs=3)
-    assert ways == ["_one_by_one", "_in_processes"]
+    assert ways == ["_one_by_one", "_at_once"]
     for one, other, plain in zip(few, processes, alone, strict=True):
         bmp.fit(plain, x, y, epochs=3)
         assert_same(one, other, x)
@@ -80,8 +81,8 @@ def test_workers_are_started_only_where_they_save_time(monkeypatch):
 def test_what_is_done_by_one_thread_is_done_by_one(monkeypatch):
     seen = []
     train = many._train
-    monkeypatch.setattr(many, "_train", lambda task: (seen.append(torch.get_num_threads()), train(task))[1])
-    monkeypatch.setattr(many, "_count_cores", lambda: 2)
+    monkeypatch.setattr(many, "_train", lambda *args: (seen.append(torch.get_num_threads()), train(*args))[1])
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
     torch.set_num_threads(2)
     try:
         fit_many(networks(2), *data(), epochs=1)
@@ -132,7 +133,7 @@ def test_an_error_says_which_network(workers):
     bad[3] = np.nan
     with pytest.raises(RuntimeError, match=r"network 1 could not be trained: ValueError: .*NaN"):
         fit_many(networks(), [x, x, x], [y, bad, y], workers=workers, epochs=2)
-    assert not multiprocessing.active_children()
+    assert workers == 1 or not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -143,14 +144,65 @@ def test_a_warning_says_which_network(workers):
 
 
 def test_what_cannot_be_sent_is_named():
-    class Own(bmp.Flatten):
-        pass
-
     x, y = data()
-    own = bmp.Network([bmp.Linear(2, 1), Own()], bmp.Regression(0.1))
-    with pytest.raises(RuntimeError, match=r"network 1 cannot be sent .* workers=1"):
-        fit_many([*networks(1), own], x, y, workers=2, epochs=2)
+    first, own = networks(2)
+    own.note = threading.Lock()
+    with pytest.raises(RuntimeError, match=r"network 1 cannot be sent .*lock.* workers=1"):
+        fit_many([first, own], x, y, workers=2, epochs=2)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+def test_joblib_says_where_they_are_trained(backend):
+    """Threads of this process; or a backend that gives all answers in the end, as Ray's does. Bit for bit the same."""
+    x, y = data()
+    apart, together, asked = networks(), networks(), networks()
+    for network in apart:
+        bmp.fit(network, x, y, epochs=6, batch_size=10)
+    with joblib.parallel_config(backend=backend, n_jobs=2):
+        histories = fit_many(together, x, y, epochs=6, batch_size=10, progress=False)
+    with joblib.parallel_config(backend=backend):
+        fit_many(asked, x, y, epochs=6, batch_size=10, workers=3)
+    assert [len(history) for history in histories] == [6, 6, 6] and torch.get_num_threads() == 1
+    for one, *others in zip(apart, together, asked, strict=True):
+        for other in others:
+            assert_same(one, other, x)
+    bad = np.where(np.arange(30)[:, None] == 3, np.nan, y)
+    with (
+        joblib.parallel_config(backend=backend, n_jobs=2),
+        pytest.raises(RuntimeError, match=r"network 1 could not be trained: ValueError: .*NaN"),
+    ):
+        fit_many(networks(), [x, x, x], [y, bad, y], epochs=2)
+
+
+def test_threads_have_one_each(monkeypatch):
+    """And the process has its own again afterwards."""
+    seen, train = [], many._train
+    monkeypatch.setattr(
+        many, "_train", lambda *args, **options: (seen.append(torch.get_num_threads()), train(*args, **options))[1]
+    )
+    torch.set_num_threads(2)
+    try:
+        with joblib.parallel_config(backend="threading", n_jobs=2):
+            fit_many(networks(4), *data(), epochs=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [1, 1, 1, 1]
+
+
+def test_workers_of_joblib_start_no_others():
+    """As in a grid search with n_jobs: four workers would have started four more each."""
+    fitted = joblib.Parallel(2)(joblib.delayed(_fit_inside)(seed) for seed in range(2))
+    assert fitted == [0, 0]
+
+
+def _fit_inside(seed):
+    from bayesmp import many
+
+    many.STARTING = 0.0
+    fit_many(networks(2), *data(seed), epochs=1)
+    return len(multiprocessing.active_children())
 
 
 def test_mistakes_are_told_at_once():
@@ -315,19 +367,29 @@ def test_a_script_that_defines_nothing_of_them_is_not_run_again(tmp_path):
     assert done.stdout == "runs __main__\ntrained [True, True] True\n"
 
 
-def test_what_a_script_defines_is_found_out():
-    x, y = data()
-    (network,) = networks(1)
-    assert not many._may_need_script(0, (network, x, y, {}))
-    assert not many._may_need_script(0, (network, torch.tensor(x), torch.tensor(y), {}))
-    assert many._may_need_script(0, (network, torch.utils.data.TensorDataset(torch.tensor(x)), None, {}))
-    own = type("Own", (bmp.Flatten,), {"__module__": "__main__"})
-    sys.modules["__main__"].Own = own
-    try:
-        with_own = bmp.Network([bmp.Linear(2, 1), own()], bmp.Regression(0.1))
-        assert many._may_need_script(0, (with_own, x, y, {}))
-    finally:
-        del sys.modules["__main__"].Own
+def test_workers_know_what_a_script_defines(tmp_path):
+    """Its layers, and its data; and the script is not run again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch, bayesmp as bmp
+        print("runs", __name__, flush=True)
+        class Own(bmp.Flatten):
+            pass
+        class Pairs(torch.utils.data.Dataset):
+            def __len__(self):
+                return 30
+            def __getitem__(self, index):
+                return torch.tensor([index / 30.0, 1.0]), torch.tensor(index / 30.0)
+        networks = [bmp.Network([bmp.Linear(2, 1), Own()], bmp.Regression(0.1), seed=k) for k in range(2)]
+        bmp.fit_many(networks, Pairs(), None, epochs=1, workers=2)
+        print("trained", [net.is_trained for net in networks])
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(bmp.__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "runs __main__\ntrained [True, True]\n"
 
 
 @pytest.mark.parametrize("n_networks, n_workers, share", [(3, 2, 1 / 3), (4, 2, 1 / 2), (3, 16, 2 / 3)])
@@ -338,12 +400,12 @@ def test_workers_save_what_the_longest_row_of_networks_leaves(n_networks, n_work
 
 
 def test_a_process_that_may_not_start_others_trains_them_itself(monkeypatch):
-    """As the workers of multiprocessing.Pool; with workers asked for, Python says so."""
+    """As the workers of multiprocessing.Pool; with workers asked for, joblib says so."""
     monkeypatch.setattr(many, "STARTING", 0.0)
-    monkeypatch.setattr(many, "_count_cores", lambda: 2)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     here = networks(2)
     fit_many(here, *data(), epochs=1)
     assert all(network.is_trained for network in here)
-    with pytest.raises(AssertionError, match="daemonic processes"):
+    with pytest.warns(UserWarning, match="cannot be called in a multiprocessing"):
         fit_many(networks(2), *data(), epochs=1, workers=2)

@@ -220,6 +220,7 @@ def test_auroc_at_its_limits():
     assert metrics.auroc([0.1, 0.2, 0.9], [0, 0, 1]) == 1.0
     assert metrics.auroc([0.1, 0.2, 0.9], [1, 0, 0]) == 0.0
     assert metrics.auroc([1.0, 1.0, 1.0], [1, 0, 1]) == 0.5
+    assert metrics.auroc([0.0, np.inf, 1.0], [0, 1, 0]) == 1.0
 
 
 def test_auroc_needs_both_kinds():

@@ -215,7 +215,7 @@ def test_what_cannot_be_read_is_refused_with_advice(values, message):
         (["1e-5", "1,200", "7"], [1e-5, 1200, 7], "."),
     ],
 )
-def test_dressed_numbers_are_read_and_how_is_said(values, numbers, decimal):
+def test_formatted_numbers_are_read_and_how_is_said(values, numbers, decimal):
     encoder = TableEncoder().fit(frame(a=values))
     assert encoded(frame(a=values), encoder) == {"a": numbers}
     assert encoder.columns[0].decimal == decimal

@@ -11,7 +11,7 @@ import torch
 import typer
 
 import bayesmp
-from bayesmp import data, tables
+from bayesmp import tables
 from bayesmp.cli.errors import DEBUG, with_errors
 from bayesmp.cli.report import load_model, number
 
@@ -27,7 +27,7 @@ def info(
     model: Path | None = typer.Argument(None, help="What `bayesmp fit` wrote.", show_default=False),
     debug: bool = DEBUG,
 ) -> None:
-    """Show versions, the device and which data sets are found; or what a model is and what it was trained on."""
+    """Show versions and the device; or what a model is and what it was trained on."""
     rows = _about_installation() if model is None else _about_model(load_model(model))
     width = max(18, *(len(name) + 2 for name in rows))
     for name, value in rows.items():
@@ -35,17 +35,14 @@ def info(
 
 
 def _about_installation() -> dict[str, str]:
-    rows = {
+    return {
         "bayesmp": f"{bayesmp.__version__}, in {Path(bayesmp.__file__).parent}",
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "cpu": f"{torch.get_num_threads()} threads",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        "data folder": f"{data.data_directory()} (set BAYESMP_DATA to change it)",
     }
-    sets = {f"  {name}": "not found" if path is None else str(path) for name, path in data.find_sets().items()}
-    return rows | sets
 
 
 def _about_column(column: tables.Column) -> str:

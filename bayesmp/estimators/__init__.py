@@ -2,5 +2,6 @@
 
 from bayesmp.estimators.classifier import MPClassifier
 from bayesmp.estimators.regressor import MPRegressor
+from bayesmp.estimators.scaling import TableScaling
 
-__all__ = ["MPClassifier", "MPRegressor"]
+__all__ = ["MPClassifier", "MPRegressor", "TableScaling"]

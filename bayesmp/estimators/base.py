@@ -24,9 +24,9 @@ from torch import Tensor
 from bayesmp import checks
 from bayesmp.arithmetic import undisturbed
 from bayesmp.constant_guess import WHAT_TO_DO, WORSE
-from bayesmp.data import Scaling, TableScaling
-from bayesmp.data.scaling import FAR_APART, values_apart
+from bayesmp.data import Scaling
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
+from bayesmp.estimators.scaling import FAR_APART, TableScaling, values_apart
 from bayesmp.groups import check_groups, groups_of, whole_groups
 from bayesmp.heads import Head, mixture
 from bayesmp.history import History

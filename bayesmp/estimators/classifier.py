@@ -19,7 +19,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
     """A Bayesian network for labels: probabilities of the classes, and how much of the doubt is ignorance.
 
     Inputs are standardised inside by the training data; those far outside of their column are bent nearer
-    (`bayesmp.data.TableScaling`). Labels may be of any type: numbers, texts, booleans.
+    (`bayesmp.estimators.TableScaling`). Labels may be of any type: numbers, texts, booleans.
 
     Args:
         hidden: widths of the hidden layers (LeakyReLU between them), () for none; "auto" is (50,); or all layers of the

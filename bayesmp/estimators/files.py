@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayesmp import persistence, typed
 from bayesmp.belief.files import TINY
-from bayesmp.data import Scaling, TableScaling
+from bayesmp.data import Scaling
 from bayesmp.estimators.base import AUTO, MPEstimator
+from bayesmp.estimators.scaling import TableScaling
 from bayesmp.history import EpochRecord, History, check_history
 from bayesmp.network import Network
 from bayesmp.network_files import from_file
@@ -142,11 +143,11 @@ class SavedEstimator(MPEstimator):
             setattr(model, name, _read_array(name, *array))
         cls._check_arrays(model)
         d = numbers.n_features_in_
-        model._x_scaling = _read_scaling(file, "_x_scaling", (TableScaling, Scaling), (d,))
+        model._x_scaling = _read_scaling(file, "_x_scaling", TableScaling, (d,))
         is_regressor = numbers._target_shape is not None
         if is_regressor and math.prod(numbers._target_shape or ()) != n_outputs:
             raise ValueError(f"_target_shape must stand for {n_outputs} targets, got {numbers._target_shape}")
-        model._y_scaling = _read_scaling(file, "_y_scaling", (Scaling,), (n_outputs,)) if is_regressor else None
+        model._y_scaling = _read_scaling(file, "_y_scaling", Scaling, (n_outputs,)) if is_regressor else None
         model._x = model._y = None
         if "rows._x" in file.names():
             n = file.shape("rows._x")[0]
@@ -214,19 +215,13 @@ def _read_array(name: str, values: list[Any], code: str) -> NDArray[Any]:
     return found
 
 
-def _read_scaling(file: persistence.SavedFile, name: str, kinds: Sequence[type], shape: tuple[int, ...]) -> Any:
-    """A scaling of columns; their parts are those of one of these kinds."""
-    prefix = f"scaling.{name}."
-    parts = {part.removeprefix(prefix) for part in file.names() if part.startswith(prefix)}
-    for kind in kinds:
-        names = [part.name for part in fields(kind)]
-        if parts == set(names):
-            found = {}
-            for part in names:
-                limits: dict[str, Any] = {} if part in CENTRES else {"low": TINY, "is_finite": part not in WIDTHS}
-                found[part] = file.tensor(prefix + part, shape, torch.float64, **limits).numpy()
-            return kind(**found)
-    raise ValueError(f"{name} must consist of {[part.name for part in fields(kinds[0])]}, got {sorted(parts)}")
+def _read_scaling(file: persistence.SavedFile, name: str, kind: type, shape: tuple[int, ...]) -> Any:
+    """A scaling of columns, of this kind."""
+    found = {}
+    for part in (one.name for one in fields(kind)):
+        limits: dict[str, Any] = {} if part in CENTRES else {"low": TINY, "is_finite": part not in WIDTHS}
+        found[part] = file.tensor(f"scaling.{name}.{part}", shape, torch.float64, **limits).numpy()
+    return kind(**found)
 
 
 def _read_targets(file: persistence.SavedFile, n: int, n_outputs: int, shape: tuple[int, ...] | None) -> NDArray[Any]:

@@ -11,9 +11,9 @@ from sklearn.base import RegressorMixin
 
 from bayesmp import checks
 from bayesmp.data import Scaling
-from bayesmp.data.scaling import usual_range
 from bayesmp.estimators.base import Floats, Posed, as_array, has_dates
 from bayesmp.estimators.files import SavedEstimator
+from bayesmp.estimators.scaling import usual_range
 from bayesmp.heads import Regression, RegressionPrediction
 
 CONSTANT_NOISE_VAR = 1e-4  # targets that are all equal tell no noise; relative to their square, this is taken
@@ -27,8 +27,8 @@ class MPRegressor(RegressorMixin, SavedEstimator):
     """A Bayesian network for real targets: a mean, and how far a new target may lie from it.
 
     Inputs and targets are standardised inside by the training data, and predictions come back in the units of y. Inputs
-    far outside of their column are bent nearer (`bayesmp.data.TableScaling`), and the few targets that stand apart from
-    all others, of which an OutlierWarning tells, are learned and scored as the furthest of the others.
+    far outside of their column are bent nearer (`bayesmp.estimators.TableScaling`), and the few targets that stand
+    apart from all others, of which an OutlierWarning tells, are learned and scored as the furthest of the others.
 
     The variance of the noise, its tails, and how it depends on the inputs are learned. Training takes several targets
     for equally noisy, relative to the variance of each. Where they are not, which a warning tells,

@@ -10,12 +10,12 @@ import datetime
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesmp.tables.values import MOSTLY, Floats, is_text
+from bayesmp.tables.values import MOSTLY, Floats, is_text, require_pandas
 from bayesmp.tables.words import TableError
 from bayesmp.typed import OneOf, Range
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from pandas import Series
 
 DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})(,?[T\s]\s*\d{1,2}:\d{2}.*)?")
-CLOCK = re.compile(
-    r"(\d{1,2}):(\d{2})(?::(\d{2}(?:[.,]\d+)?))?\s?(?:([aApP])\.?[mM]\.?)?\s?(?:Z|UTC|[+-]\d{2}(?::?\d{2})?)?"
-)  # 7:30, 19:05:59 or 7:30 pm, and the zone behind it
-YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?:,?[T\s]\s*(.+))?")
-YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?:,?[T\s]\s*(.+))?")
+CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?(\s?[aApP]\.?[mM]\.?)?(\s?(Z|UTC|[+-]\d{2}(:?\d{2})?))?")
+OPEN = re.compile(r"(\d{1,2}([-/])\d{1,2}\2\d{4})(\D.*)?")  # 3/1/2024: the day or the month may come first
+
+DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y")
+ORDERS = {None: (), "day": ("%d/%m/%Y", "%d-%m-%Y"), "month": ("%m/%d/%Y", "%m-%d-%Y")}
+CLOCKS = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M:%S.%f %p")
 
 Turns: TypeAlias = Callable[[Floats], Floats]
 
@@ -39,7 +40,7 @@ ROWS_PER_WEEKDAY = 30  # fewer learn more noise from seven more columns than wee
 MONTH_ENDS = 4  # days of the month that the ends of months have, 28 to 31; their weekdays are chance
 AT_ONCE = 1_000  # values that are looked at, until too many are no dates
 SECONDS = 86_400.0  # of a day
-EPOCH = datetime.date(1970, 1, 1).toordinal()  # of numpy's days
+EPOCH = datetime.date(1970, 1, 1).toordinal()  # of pandas' days
 
 
 class Dates(NamedTuple):
@@ -85,11 +86,12 @@ class Calendar:
         if found.is_clock:
             return cls(True, None, float(present.min()), float(present.max()), has_day=True)
         first, last = float(np.floor(present.min())), float(np.floor(present.max()))
-        weekdays = np.unique(_weekday(present))
+        days = _as_pandas(present)
+        weekdays = np.unique(days.day_of_week)
         tells_weekdays = (
             last - first >= TWO_WEEKS
             and FEW_WEEKDAYS < len(weekdays) <= len(present) / ROWS_PER_WEEKDAY
-            and len(np.unique(_day_of_month(present))) > MONTH_ENDS
+            and len(np.unique(days.day)) > MONTH_ENDS
         )
         return cls(
             False,
@@ -100,6 +102,11 @@ class Calendar:
             has_day=len(np.unique(np.round(present % 1.0 * SECONDS))) > 1,
             weekdays=tuple(weekdays.tolist()) if tells_weekdays else (),
         )
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What the column holds, many and one."""
+        return ("times of day", "time") if self.is_clock else ("dates", "date")
 
     @property
     def features(self) -> list[str]:
@@ -114,7 +121,7 @@ class Calendar:
         for turns in self._cycles().values():
             angle = 2.0 * np.pi * turns(values)
             parts += [np.sin(angle), np.cos(angle)]
-        parts += [(_weekday(values) == day).astype(np.float64) for day in self.weekdays]
+        parts += [(_as_pandas(values).day_of_week == day).astype(np.float64) for day in self.weekdays]
         return np.stack(parts, axis=1)
 
     def is_outside(self, values: Floats) -> NDArray[np.bool_]:
@@ -123,7 +130,7 @@ class Calendar:
             return np.zeros(len(values), dtype=bool)
         days = np.floor(values)
         outside = (days < self.first) | (days > self.last)
-        return outside | ~np.isin(_weekday(values), self.weekdays) if self.weekdays else outside
+        return outside | ~np.isin(_as_pandas(values).day_of_week, self.weekdays) if self.weekdays else outside
 
     def tell(self) -> str:
         """What dates become, in words."""
@@ -140,9 +147,9 @@ class Calendar:
 
     def _cycles(self) -> dict[str, Turns]:
         """What comes again and again, by name: how many turns were made."""
-        of_day = _turns_of_clock if self.is_clock else _turns_of_day
-        year = {"time of year": _turns_of_year} if self.has_year else {}
-        return year | ({"time of day": of_day} if self.has_day else {})
+        year: dict[str, Turns] = {"time of year": _turns_of_year} if self.has_year else {}
+        day: dict[str, Turns] = {"time of day": lambda values: values / 24.0 if self.is_clock else values % 1.0}
+        return year | (day if self.has_day else {})
 
 
 def read_dates(values: Series) -> Dates | None:
@@ -159,10 +166,9 @@ def read_dates(values: Series) -> Dates | None:
     is_clock = _are_mostly(CLOCK, present)
     if not is_clock and not _are_mostly(DATE, present):
         return None
-    texts = as_date_texts(present)
-    order = None if is_clock else _order(values, texts)
+    order = None if is_clock else _order(values)
     found = Dates(*read_as(values, is_clock, order), is_clock, order)
-    if len(texts) - len(found.others) < MOSTLY * len(texts):
+    if len(present) - len(found.others) < MOSTLY * len(present):
         remedy = "write times as 19:30" if is_clock else "write them as 2024-03-01, the year with four digits"
         _refuse(values, "dates or times that cannot be read", remedy, found.others[0])
     return found
@@ -172,10 +178,11 @@ def read_as(values: Series, is_clock: bool, order: str | None) -> tuple[Floats, 
     """The dates of a column as numbers, NaN where there is none, and the texts that stood there; as in `Dates`."""
     numbers = np.full(len(values), np.nan)
     texts = as_date_texts(values)
-    known = {text: _hours(text) if is_clock else _days(text, order) for text in set(texts)}
-    present = values.notna().to_numpy()
-    numbers[present] = [np.nan if known[text] is None else known[text] for text in texts]
-    return numbers, [text for text in texts if known[text] is None]
+    different = list(dict.fromkeys(texts))
+    read = _hours(different) if is_clock else _days(different, order)
+    known = dict(zip(different, read.tolist(), strict=True))
+    numbers[values.notna().to_numpy()] = [known[text] for text in texts]
+    return numbers, [text for text in texts if np.isnan(known[text])]
 
 
 def refuse_dates(values: Series) -> None:
@@ -198,9 +205,9 @@ def tell_day(day: float) -> str:
 
 def tell_order(values: Series, found: Dates) -> str:
     """How the first date was read in which day and month could be exchanged; nothing if there is none."""
-    for text, day in zip(values, found.values, strict=True):
-        if found.order is not None and not np.isnan(day) and _is_open(str(text).strip()):
-            return f", {str(text).strip()} is read as {tell_day(day)}"
+    for text, day in zip(values.astype(str).str.strip(), found.values, strict=True):
+        if found.order is not None and not np.isnan(day) and OPEN.fullmatch(text):
+            return f", {text} is read as {tell_day(day)}"
     return ""
 
 
@@ -220,88 +227,62 @@ def _are_mostly(kind: re.Pattern[str], values: Series) -> bool:
     return len(values) > 0
 
 
-def _is_open(text: str) -> bool:
-    """Whether it is a date such as 3/1/2024, in which the day or the month may come first."""
-    found = YEAR_LAST.fullmatch(text)
-    return found is not None and found[2] != "."
-
-
-def _order(values: Series, texts: Sequence[str]) -> str | None:
+def _order(values: Series) -> str | None:
     """Which of day and month comes first; None if there are no dates that leave it open."""
-    matches = [found for text in set(texts) if (found := YEAR_LAST.fullmatch(text)) and found[2] != "."]
-    days_first = [found[0] for found in matches if int(found[1]) > 12 >= int(found[3])]
-    months_first = [found[0] for found in matches if int(found[3]) > 12 >= int(found[1])]
+    texts = [text for text in dict.fromkeys(as_date_texts(values)) if OPEN.fullmatch(text)]
+    is_day, is_month = (~np.isnan(_days(texts, order)) for order in ("day", "month"))
+    days_first = [text for text, day, month in zip(texts, is_day, is_month, strict=True) if day and not month]
+    months_first = [text for text, day, month in zip(texts, is_day, is_month, strict=True) if month and not day]
     if days_first and months_first:
         both = f"{days_first[0]} has the day first, {months_first[0]} the month"
         _refuse(values, "dates in two orders", f"{both}; write them as 2024-03-01")
-    if matches and not days_first and not months_first:
+    if texts and not days_first and not months_first:
         _refuse(
             values,
             "dates of which the day or the month may come first",
             "no number above 12 tells; write them as 2024-03-01",
-            next(filter(_is_open, texts)),
+            texts[0],
         )
     return "day" if days_first else "month" if months_first else None
 
 
-def _days(text: str, order: str | None) -> float | None:
-    """Days since the beginning of year 1, or None if the text is no date."""
-    if found := YEAR_FIRST.fullmatch(text):
-        year, _, month, day, clock = found.groups()
-    elif found := YEAR_LAST.fullmatch(text):
-        day, separator, month, year, clock = found.groups()
-        if separator != "." and order is None:
-            return None
-        if separator != "." and order == "month":
-            day, month = month, day
-    else:
-        return None
-    hours = 0.0 if clock is None else _hours(clock)
-    try:
-        return None if hours is None else datetime.date(int(year), int(month), int(day)).toordinal() + hours / 24.0
-    except ValueError:  # 31 February
-        return None
+def _days(texts: Sequence[str], order: str | None) -> Floats:
+    """Days since the beginning of year 1, NaN where a text is no date."""
+    parts = [re.split(r",?[T\s]\s*", text, maxsplit=1) for text in texts]
+    days = _read([part[0] for part in parts], (*DATES, *ORDERS[order]))
+    hours = _hours([part[1] if len(part) > 1 else "0:00" for part in parts])
+    return np.asarray((days - np.datetime64(0, "D")) / np.timedelta64(1, "D") + EPOCH + hours / 24.0)
 
 
-def _hours(text: str) -> float | None:
-    """Hours since midnight, or None if the text is no time of day."""
-    found = CLOCK.fullmatch(text.strip())
-    if found is None:
-        return None
-    hour, minute, second = int(found[1]), int(found[2]), float((found[3] or "0").replace(",", "."))
-    if found[4]:
-        if not 1 <= hour <= 12:
-            return None
-        hour = hour % 12 + (12 if found[4] in "pP" else 0)
-    return hour + minute / 60.0 + second / 3600.0 if hour < 24 and minute < 60 and second < 60.0 else None
+def _hours(texts: Sequence[str]) -> Floats:
+    """Hours since midnight, NaN where a text is no time of day."""
+    plain = [re.sub(r"\s?(Z|UTC|[+-]\d{2}(:?\d{2})?)$", "", text).replace(",", ".") for text in texts]
+    found = _read([re.sub(r"\s?([aApP])\.?[mM]\.?$", r" \1m", text) for text in plain], CLOCKS)
+    return np.asarray((found - found.astype("datetime64[D]")) / np.timedelta64(1, "h"))
 
 
-def _weekday(days: Floats) -> NDArray[np.int64]:
-    return (np.floor(days).astype(np.int64) + 6) % 7
+def _read(texts: Sequence[str], formats: Sequence[str]) -> NDArray[np.datetime64]:
+    """Each text by the first format that reads it, NaT where none does."""
+    pandas = require_pandas()
+    which, different = pandas.factorize(np.array(texts, dtype=object))
+    found = np.full(len(different), np.datetime64("NaT", "us"))
+    for one in formats:
+        left = np.isnat(found)
+        if left.any():
+            found[left] = pandas.to_datetime(different[left], format=one, errors="coerce")
+    return np.asarray(found[which])
 
 
-def _as_numpy(days: Floats) -> NDArray[np.datetime64]:
-    return (np.floor(days).astype(np.int64) - EPOCH).astype("datetime64[D]")
-
-
-def _day_of_month(days: Floats) -> NDArray[np.int64]:
-    found = _as_numpy(days)
-    return (found - found.astype("datetime64[M]").astype("datetime64[D]")).astype(np.int64)
+def _as_pandas(days: Floats) -> Any:
+    """Days as pandas has them, which knows their weekdays and years."""
+    whole = (np.floor(days).astype(np.int64) - EPOCH).astype("datetime64[D]")
+    return require_pandas().DatetimeIndex(whole.astype("datetime64[s]"))
 
 
 def _turns_of_year(days: Floats) -> Floats:
     """The share of its year that has gone by."""
-    years = _as_numpy(days).astype("datetime64[Y]")
-    start, end = (part.astype("datetime64[D]").astype(np.float64) for part in (years, years + 1))
-    return np.asarray((days - EPOCH - start) / (end - start))
-
-
-def _turns_of_day(days: Floats) -> Floats:
-    return days % 1.0
-
-
-def _turns_of_clock(hours: Floats) -> Floats:
-    return hours / 24.0
+    found = _as_pandas(days)
+    return np.asarray((found.day_of_year - 1 + days % 1.0) / (365 + found.is_leap_year))
 
 
 def _refuse(values: Series, what: str, remedy: str, shown: str | None = None) -> None:

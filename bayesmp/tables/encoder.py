@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -17,10 +17,12 @@ from bayesmp.tables.values import (
     MISSING,
     MOSTLY,
     Floats,
+    Numbers,
     as_numbers,
     as_texts,
     has_codes,
     read_numbers,
+    require_pandas,
     tell_reading,
 )
 from bayesmp.tables.words import TableError, plural, some_texts
@@ -45,7 +47,7 @@ class Column:
         median: stands for missing numbers and dates.
         marks_missing: whether a further column says where a number or date was missing.
         categories: one column of 0 and 1 each; MISSING and OTHER may be among them.
-        decimal: sign of numbers that are dressed up, such as 1.234,50; None for plain ones.
+        decimal: sign of formatted numbers, such as 1.234,50; None for plain ones.
         calendar: which numbers dates become; None for other kinds.
     """
 
@@ -60,6 +62,11 @@ class Column:
     def __post_init__(self) -> None:
         if (self.kind == "date") != (self.calendar is not None):
             raise ValueError(f"column {self.name!r}: dates have a calendar, and nothing else has, got {self.calendar}")
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What it holds, many and one."""
+        return ("numbers", "number") if self.calendar is None else self.calendar.words
 
     @property
     def features(self) -> list[str]:
@@ -175,51 +182,39 @@ class TableEncoder:
         return cls.of(typed.read(EncoderHeader, saved, "encoder"))
 
     def _add(self, name: str, values: Series, *, is_category: bool) -> None:
-        n_missing = int(values.isna().sum())
-        if n_missing == len(values):
+        if values.isna().all():
             return self._leave_out(name, "all values are missing")
         dates = None if is_category else read_dates(values)
         if dates is not None:
-            return self._add_dates(name, values, dates)
-        found = None if is_category else read_numbers(values)
-        if found is None:
-            if not is_category and has_codes(values):
-                self.notes.append(f"column {name!r} has codes with zeros in front: taken as categories")
-            return self._add_categories(name, values)
-        numbers, bad, decimal = found
-        if decimal is not None:
-            self.notes.append(f"column {name!r}: {tell_reading(values, numbers)}")
-        if len(bad) > 0:
-            self.notes.append(f"column {name!r} holds numbers but for {some_texts(bad)}: taken as missing")
-        present = numbers[~np.isnan(numbers)]
-        if (present == present[0]).all() and len(present) == len(values):
-            return self._leave_out(name, f"all values are {present[0]:g}")
-        counts_rows = name.lower() in ROW_NAMES or name.startswith("Unnamed:")
+            calendar = Calendar.of(dates)
+            said = f"{calendar.words[0]}, taken as {calendar.tell()}{tell_order(values, dates)}"
+            return self._add_measured(Column(name, "date", calendar=calendar), values, dates, said)
+        numbers = None if is_category else read_numbers(values)
+        if numbers is not None:
+            said = "" if numbers.decimal is None else tell_reading(values, numbers.values)
+            return self._add_measured(Column(name, "number", decimal=numbers.decimal), values, numbers, said)
+        if not is_category and has_codes(values):
+            self.notes.append(f"column {name!r} has codes with zeros in front: taken as categories")
+        return self._add_categories(name, values)
+
+    def _add_measured(self, column: Column, values: Series, found: Numbers | Dates, said: str) -> None:
+        """A column of numbers, dates or times: what it holds, and how that was read."""
+        name, (many, one) = column.name, column.words
+        present = found.values[~np.isnan(found.values)]
+        n_missing = len(values) - len(present)
+        if n_missing == 0 and (present == present[0]).all():
+            return self._leave_out(name, f"all values are {values.iloc[0] if column.calendar else f'{present[0]:g}'}")
+        counts_rows = column.kind == "number" and (name.lower() in ROW_NAMES or name.startswith("Unnamed:"))
         if counts_rows and len(np.unique(present)) == len(values) and (present == np.round(present)).all():
             return self._leave_out(name, "it numbers the rows")
-        has_missing = len(present) < len(values)
-        if has_missing:
-            n_missing = len(values) - len(present)
-            self.notes.append(
-                f"column {name!r}: {plural(n_missing, 'missing number')} replaced by the median, and marked"
-            )
-        self.columns.append(Column(name, "number", float(np.median(present)), has_missing, decimal=decimal))
-
-    def _add_dates(self, name: str, values: Series, dates: Dates) -> None:
-        present = dates.values[~np.isnan(dates.values)]
-        n_missing = len(values) - len(present)
-        if (present == present[0]).all() and n_missing == 0:
-            return self._leave_out(name, f"all values are {values.iloc[0]}")
-        calendar = Calendar.of(dates)
-        what, one = ("times of day", "time") if dates.is_clock else ("dates", "date")
-        self.notes.append(f"column {name!r}: {what}, taken as {calendar.tell()}{tell_order(values, dates)}")
-        if dates.others:
-            self.notes.append(f"column {name!r} holds {what} but for {some_texts(dates.others)}: taken as missing")
+        if said:
+            self.notes.append(f"column {name!r}: {said}")
+        if found.others:
+            self.notes.append(f"column {name!r} holds {many} but for {some_texts(found.others)}: taken as missing")
         if n_missing > 0:
-            self.notes.append(
-                f"column {name!r}: {plural(n_missing, f'missing {one}')} replaced by the median, and marked"
-            )
-        self.columns.append(Column(name, "date", float(np.median(present)), n_missing > 0, calendar=calendar))
+            gaps = plural(n_missing, f"missing {one}")
+            self.notes.append(f"column {name!r}: {gaps} replaced by the median, and marked")
+        self.columns.append(replace(column, median=float(np.median(present)), marks_missing=n_missing > 0))
 
     def _add_categories(self, name: str, values: Series) -> None:
         texts = as_texts(values)
@@ -247,62 +242,45 @@ class TableEncoder:
         self.notes.append(f"column {name!r} left out: {why}")
 
 
-def _encode_numbers(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
-    numbers, bad = as_numbers(values, column.decimal)
+def _encode_measured(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
+    """Numbers, dates or times; a gap is in the middle of what turns, and on no weekday."""
+    calendar, (many, one) = column.calendar, column.words
+    if calendar is None:
+        found, bad = as_numbers(values, column.decimal)
+    else:
+        found, bad = read_as(values, calendar.is_clock, calendar.order)
     if len(values) - len(bad) < MOSTLY * len(values):
-        raise TableError(f"column {column.name!r} held numbers in the training table, and now {some_texts(bad)}")
-    is_missing = np.isnan(numbers)
+        how = "19:30" if calendar and calendar.is_clock else "2024-03-01"
+        advice = f", which cannot be read as those were; write them as {how}" if calendar else ""
+        raise TableError(f"column {column.name!r} held {many} in the training table, and now {some_texts(bad)}{advice}")
+    is_missing = np.isnan(found)
     notes = [f"column {column.name!r}: {some_texts(bad)} taken as missing"] if bad else []
-    if is_missing.any() and not column.marks_missing:
-        notes.append(
-            f"column {column.name!r}: {plural(int(is_missing.sum()), 'missing number')} replaced by the median; there "
-            "were none in training"
-        )
-    filled = np.where(is_missing, column.median, numbers)
-    if column.marks_missing:
-        return np.stack([filled, is_missing], axis=1), np.zeros_like(is_missing), notes
-    return filled[:, None], is_missing, notes  # what a gap means was not learned: these rows are guesses
-
-
-def _encode_dates(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
-    calendar = column.calendar
-    assert calendar is not None
-    dates, bad = read_as(values, calendar.is_clock, calendar.order)
-    what, one = ("times of day", "time") if calendar.is_clock else ("dates", "date")
-    if len(values) - len(bad) < MOSTLY * len(values):
-        raise TableError(
-            f"column {column.name!r} held {what} in the training table, and now {some_texts(bad)}, which cannot be "
-            "read as those were; write them as " + ("19:30" if calendar.is_clock else "2024-03-01")
-        )
-    is_missing = np.isnan(dates)
-    notes = [f"column {column.name!r}: {some_texts(bad)} taken as missing"] if bad else []
-    filled = np.where(is_missing, column.median, dates)
-    x, unseen = calendar.encode(filled), calendar.is_outside(filled) & ~is_missing
+    filled = np.where(is_missing, column.median, found)
+    x, unseen = filled[:, None], np.zeros(len(filled), dtype=bool)
+    if calendar is not None:
+        x, unseen = calendar.encode(filled), calendar.is_outside(filled) & ~is_missing
+        x[is_missing, 1:] = 0.0
     if unseen.any():
+        assert calendar is not None
         limits = f"{tell_day(calendar.first)} to {tell_day(calendar.last)}"
         notes.append(
             f"column {column.name!r}: {plural(int(unseen.sum()), 'row')} with dates or weekdays that training did not "
             f"cover ({limits})"
         )
-    x[is_missing, 1:] = 0.0  # in the middle of what turns, on no weekday
     if column.marks_missing:
-        return np.concatenate([x, is_missing[:, None]], axis=1), unseen, notes
+        return np.column_stack([x, is_missing]), unseen, notes
     if is_missing.any():
-        notes.append(
-            f"column {column.name!r}: {plural(int(is_missing.sum()), f'missing {one}')} replaced by the median; there "
-            "were none in training"
-        )
-    return x, unseen | is_missing, notes
+        gaps = plural(int(is_missing.sum()), f"missing {one}")
+        notes.append(f"column {column.name!r}: {gaps} replaced by the median; there were none in training")
+    return x, unseen | is_missing, notes  # what a gap means was not learned: these rows are guesses
 
 
 def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
     texts = as_texts(values)
-    categories = np.array(column.categories, dtype=object)
-    hits = texts[:, None] == categories
+    which = require_pandas().Index(column.categories, dtype=object).get_indexer(texts)
     if OTHER in column.categories:
-        is_other = ~hits.any(1) & (texts != MISSING)
-        hits[:, column.categories.index(OTHER)] |= is_other
-    unseen = ~hits.any(1)
+        which[(which < 0) & (texts != MISSING)] = column.categories.index(OTHER)
+    unseen = which < 0
     notes = []
     if unseen.any():
         kinds = sorted(set(texts[unseen]))
@@ -311,7 +289,7 @@ def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[
             f"column {column.name!r}: {plural(int(unseen.sum()), 'row')} with categories that training did not have "
             f"({shown})"
         )
-    return hits.astype(np.float64), unseen, notes
+    return (which[:, None] == np.arange(len(column.categories))).astype(np.float64), unseen, notes
 
 
-ENCODERS = {"number": _encode_numbers, "date": _encode_dates, "category": _encode_categories}
+ENCODERS = {"number": _encode_measured, "date": _encode_measured, "category": _encode_categories}

@@ -39,7 +39,7 @@ class Target:
         name: of its column.
         task: "regression" or "classification".
         is_whole: whether classes are whole numbers; else they are texts.
-        decimal: sign of numbers that are dressed up, such as 1.234,50; None for plain ones.
+        decimal: sign of formatted numbers, such as 1.234,50; None for plain ones.
     """
 
     name: str

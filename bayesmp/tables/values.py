@@ -1,4 +1,4 @@
-"""What the values of a column are: numbers, texts, names, or numbers that are dressed up."""
+"""What the values of a column are: numbers, texts, names, or formatted numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesmp.tables.dressed import DRESSED, decimal_sign, undress
+from bayesmp.tables.number_formats import FORMATTED, decimal_sign, plain_number
 from bayesmp.tables.words import TableError
 
 if TYPE_CHECKING:
@@ -38,12 +38,15 @@ def as_numbers(values: Series, decimal: str | None = None) -> tuple[Floats, list
 
     Args:
         values: the column.
-        decimal: for texts that are dressed up (1.234,50 or 30 %), their decimal sign; None reads plain numbers alone.
+        decimal: for formatted numbers (1.234,50 or 30 %), their decimal sign; None reads plain numbers alone.
     """
     pandas = require_pandas()
     plain = values
     if decimal is not None and is_text(values):
-        plain = values.map(lambda value: _undressed(str(value), decimal), na_action="ignore")
+        rest = decimal == "."  # what else Python reads, such as 1e-5
+        plain = values.map(
+            lambda value: plain_number(str(value), decimal) or (str(value) if rest else ""), na_action="ignore"
+        )
     numbers = pandas.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     too_large = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(too_large) > 0:
@@ -53,11 +56,6 @@ def as_numbers(values: Series, decimal: str | None = None) -> tuple[Floats, list
         )
     is_bad = np.isnan(numbers) & values.notna().to_numpy()
     return numbers, [str(value) for value in values[is_bad]]
-
-
-def _undressed(text: str, decimal: str) -> str:
-    """The number in a text as Python writes it, or the text; a point leaves all that Python reads, such as 1e-5."""
-    return undress(text, decimal) or (text if decimal == "." else "")
 
 
 def has_codes(values: Series) -> bool:
@@ -82,7 +80,7 @@ def is_named(values: Series) -> bool:
 
 
 class Numbers(NamedTuple):
-    """What a column of numbers holds: NaN for gaps, the texts that stood there, and the sign of dressed numbers."""
+    """What a column of numbers holds: NaN for gaps, the texts that stood there, and the sign of formatted numbers."""
 
     values: Floats
     others: list[str]
@@ -101,11 +99,11 @@ def read_numbers(values: Series) -> Numbers | None:
 
 
 def sign_needed(values: Series) -> str | None:
-    """The decimal sign of a column with dressed numbers; None if they are plain, or not mostly numbers."""
+    """The decimal sign of a column with formatted numbers; None if they are plain, or not mostly numbers."""
     if not is_text(values):
         return None
     _, others = as_numbers(values)
-    n_others = sum(DRESSED.fullmatch(text.strip()) is None for text in others)
+    n_others = sum(FORMATTED.fullmatch(text.strip()) is None for text in others)
     n_known = int(values.notna().sum())
     if n_others == len(others) or n_known - n_others < MOSTLY * n_known:
         return None
@@ -129,7 +127,7 @@ def as_text(value: Any) -> str:
 
 
 def tell_reading(values: Series, numbers: Floats) -> str:
-    """How the first dressed number of a column was read."""
+    """How the first formatted number of a column was read."""
     texts = [(str(text).strip(), number) for text, number in zip(values, numbers, strict=True) if not np.isnan(number)]
     text, number = next(((text, number) for text, number in texts if "," in text or "." in text), texts[0])
     return f"numbers with commas or signs, {text} is read as {number:.12g}"

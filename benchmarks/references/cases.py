@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bayesmp as bmp
-from bayesmp import data
+from benchmarks import datasets
 from benchmarks.networks import mlp
 
 Array = NDArray[np.float64]
@@ -24,8 +24,8 @@ N_ARC = 400  # points on each moon, over which its density is averaged
 
 
 def sine(x: Array) -> Array:
-    """`data.sine_function` of the only input."""
-    return data.sine_function(x[:, 0])
+    """`datasets.sine_function` of the only input."""
+    return datasets.sine_function(x[:, 0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class Case:
         return bmp.Network(mlp(*self.widths), self.data.head, seed=seed)
 
     def training_data(self, seed: int = 0) -> tuple[Array, Array]:
-        """Inputs (n, i) and targets (n,); the sine's in one interval are those of `data.sine`.
+        """Inputs (n, i) and targets (n,); the sine's in one interval are those of `datasets.sine`.
 
         Seed 0 is what the reference posterior has seen; others are further draws of the same kind.
         """

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.data import Dataset
 from benchmarks import datasets
+from benchmarks.datasets import Dataset
 
 CPU = torch.device("cpu")
 

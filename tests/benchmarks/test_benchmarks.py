@@ -10,9 +10,9 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.bridge import as_torch
-from bayesmp.data import Dataset
 from benchmarks import baselines, datasets, mnist640, networks, ours, scaling, tables
 from benchmarks.__main__ import FOR_CPU, FOR_GPU, main
+from benchmarks.datasets import Dataset
 from benchmarks.timing import measured, seconds_per_call
 
 CPU = torch.device("cpu")

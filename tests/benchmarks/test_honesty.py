@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bayesmp.data import MissingDataError, Table
 from benchmarks import honesty
-from tests.data import makers
+from benchmarks.datasets import MissingDataError, Table
+from tests.benchmarks.datasets import makers
 
 CPU = torch.device("cpu")
 tiny_task = partial(honesty.friedman1, n_train=40, n_held_out=30)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from bayesmp.data import Table
 from benchmarks import honesty, left_out
-from tests.data import makers
+from benchmarks.datasets import Table
+from tests.benchmarks.datasets import makers
 
 
 def test_each_row_is_held_out_once_and_trained_on_by_all_other_folds():

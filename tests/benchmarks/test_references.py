@@ -8,6 +8,7 @@ import torch
 from torch.distributions import Categorical, Normal
 
 import bayesmp as bmp
+from bayesmp.demo import sine
 from benchmarks import truth
 from benchmarks.networks import mlp
 from benchmarks.references import (
@@ -119,7 +120,7 @@ def test_without_a_gap_there_is_no_such_region():
 
 def test_data_of_one_interval_are_those_of_the_demo():
     x, y = CASES["sine"].training_data()
-    expected = bmp.data.sine(200, noise_std=NOISE_STD)
+    expected = sine(200, noise_std=NOISE_STD)
     np.testing.assert_array_equal(x, expected[0])
     np.testing.assert_array_equal(y, expected[1])
 

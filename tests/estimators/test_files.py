@@ -7,8 +7,8 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import bayesmp as bmp
-from bayesmp.data import Scaling, TableScaling
 from bayesmp.estimators.base import OutlierWarning
+from bayesmp.estimators.scaling import TableScaling
 from tests import helpers
 
 pytestmark = pytest.mark.filterwarnings("ignore:the targets are noisy to different degrees")  # those of `table` are
@@ -56,17 +56,6 @@ def test_bent_columns_come_back(path):
         np.testing.assert_array_equal(getattr(copy, name), values)
     restored = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(restored.predict(x), model.predict(x))
-
-
-def test_a_file_of_an_earlier_version_scales_its_inputs_plainly(path):
-    """It has a mean and a std per column, and no bends."""
-    x, y = table()
-    model = bmp.MPRegressor(**OPTIONS).fit(x, y)
-    model._x_scaling = Scaling(model._x_scaling.centre, model._x_scaling.std)
-    model.save(path)
-    copy = bmp.MPRegressor.load(path)
-    assert isinstance(copy._x_scaling, Scaling)
-    np.testing.assert_array_equal(copy.predict(100.0 * x), model.predict(100.0 * x))
 
 
 LABELS = [["a", "bc"], [3, -7], [True, False], [0.0, 2.0], np.array(["a", "b"], dtype=object)]

@@ -11,8 +11,8 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.data import Scaling
-from bayesmp.data.scaling import FAR_APART, values_apart
 from bayesmp.estimators.base import OutlierWarning
+from bayesmp.estimators.scaling import FAR_APART, values_apart
 
 ESTIMATORS = [bmp.MPRegressor, bmp.MPClassifier]
 OPTIONS = {"hidden": (8,), "epochs": 30, "random_state": 0}

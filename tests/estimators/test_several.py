@@ -293,7 +293,7 @@ def test_processes_end_the_same(monkeypatch):
     options = {**OPTIONS, "epochs": 20}
     here = bmp.MPClassifier(n_networks=2, random_state=0, **options).fit(x, y)
     monkeypatch.setattr(many, "STARTING", 0.0)
-    monkeypatch.setattr(many, "_count_cores", lambda: 2)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
     there = bmp.MPClassifier(n_networks=2, random_state=0, **options).fit(x, y)
     np.testing.assert_allclose(there.predict_proba(x), here.predict_proba(x), rtol=1e-9)
     assert there.loo_score_ == pytest.approx(here.loo_score_, abs=1e-9)

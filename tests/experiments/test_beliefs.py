@@ -76,7 +76,7 @@ def test_own_data_differ_between_networks_and_are_the_same_each_time():
     for method in ("ours-own", "sequential-own"):  # whatever piece a seed is in
         (again,), (targets,) = uncertainty.training_data(method, [2])
         assert (again == x[2]).all() and (targets == y[2]).all()
-    errors = np.concatenate(y) - uncertainty.data.sine_function(np.concatenate(x)[:, 0])
+    errors = np.concatenate(y) - uncertainty.datasets.sine_function(np.concatenate(x)[:, 0])
     assert np.abs(x).max() <= 0.5 and errors.std() == pytest.approx(0.05, rel=0.1)
     same, _ = uncertainty.training_data("ours", [0, 1])
     assert (same[0] == same[1]).all() and (same[0] == CASES["uncertainty"].training_data()[0]).all()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesmp.data import MissingDataError
+from benchmarks.datasets import MissingDataError
 from experiments import PLACES, find
 from experiments import __main__ as command_line
 from experiments.base import Experiment, Options, Piece, Table, UnavailableError
@@ -147,7 +147,7 @@ def test_wrong_options_are_refused_before_anything_is_done(squares, run, options
 def test_experiments_are_listed(words, capsys):
     assert command_line.main(words) == 0
     printed = capsys.readouterr().out
-    assert all(f"  {name} " in printed for name in ("sine-depth", "uci", "truth", "report"))
+    assert all(f"  {name} " in printed for name in ("sine-depth", "uci", "truth", "report", "mnist", "uci/boston"))
 
 
 def test_unknown_experiments_are_told_all_names(run):

@@ -6,9 +6,8 @@ import torch
 
 import bayesmp as bmp
 from bayesmp import metrics
-from bayesmp.data import Dataset
 from benchmarks import datasets
-from benchmarks.datasets import Source
+from benchmarks.datasets import Dataset, Source
 from experiments import cifar10, forget, mislabelled, mnist
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp import data
 from bayesmp.schedules.sequential import SequentialVisit
+from benchmarks import datasets
 from experiments.stacked import StackedVisit, visit_all
 
 
@@ -24,7 +24,7 @@ def networks(n, widths=(1, 5, 4, 1)):
 def test_stacked_networks_learn_what_each_learns_alone():
     """Three rounds in different orders, different data for each; the library's visit is the independent road."""
     nets = networks(3)
-    draws = [data.sine(6, seed=seed) for seed in range(3)]
+    draws = [datasets.sine(6, seed=seed) for seed in range(3)]
     x, y = (torch.as_tensor(np.stack(part)) for part in zip(*draws, strict=True))
     orders = [[3, 1, 5, 0, 2, 4], [0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]]
     stacked = StackedVisit(nets, x, y[..., None])
@@ -43,7 +43,7 @@ def test_stacked_networks_learn_what_each_learns_alone():
 
 def test_a_visit_that_was_ended_goes_on_where_it_stopped(tmp_path, monkeypatch):
     """To the same end, bit for bit, as one that was not; the process ends in the fifth of eight rounds."""
-    draws = [data.sine(5, seed=seed) for seed in range(2)]
+    draws = [datasets.sine(5, seed=seed) for seed in range(2)]
     x, y = (torch.as_tensor(np.stack(part)) for part in zip(*draws, strict=True))
     whole, ended, scratch = networks(2), networks(2), tmp_path / "new" / "visit.state"
     visit_all(whole, x, y, iterations=8)
@@ -70,7 +70,7 @@ def test_a_visit_that_was_ended_goes_on_where_it_stopped(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 def test_a_compiled_sweep_is_the_same_sweep(capsys):
     """Up to rounding, also at the second sweep of an example, when messages arrive from the first one."""
-    draws = [data.sine(4, seed=seed) for seed in range(2)]
+    draws = [datasets.sine(4, seed=seed) for seed in range(2)]
     x, y = (torch.as_tensor(np.stack(part)) for part in zip(*draws, strict=True))
     plain, compiled = (StackedVisit(networks(2, (1, 3, 1)), x, y[..., None]) for _ in range(2))
     compiled.expect(10**6)
@@ -92,7 +92,7 @@ def test_without_a_compiler_sweeps_go_on_uncompiled(monkeypatch, capsys):
         return fail
 
     monkeypatch.setattr(torch, "compile", no_compiler)
-    x, y = (torch.as_tensor(part)[None] for part in data.sine(3, seed=0))
+    x, y = (torch.as_tensor(part)[None] for part in datasets.sine(3, seed=0))
     visit = StackedVisit(networks(1, (1, 3, 1)), x, y[..., None])
     visit.expect(10**6)
     assert "no C++ compiler" in capsys.readouterr().out

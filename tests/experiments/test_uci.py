@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bayesmp import MPRegressor, data
+from bayesmp import MPRegressor
+from benchmarks import datasets
 from experiments import uci
 from experiments.base import Options
 from experiments.palette import colour
@@ -33,7 +34,7 @@ def test_it_predicts_what_the_estimator_predicts(folder, n_networks):
     """The estimator is the independent road: it scales, draws its seeds and converts in its own code. Five epochs are
     one less than the fewest that come to rest.
     """
-    split = data.uci("yacht", folder).split(1)
+    split = datasets.uci("yacht", folder).split(1)
     found, told = uci.predict_ours(split, seed=5, max_epochs=5, n_networks=n_networks)
     model = MPRegressor(hidden=(50,), n_networks=n_networks, random_state=5, max_epochs=5)
     with pytest.warns(UserWarning, match="not at rest"):
@@ -83,7 +84,7 @@ def test_the_quick_version_has_scores_beside_published_ones(run, folder, tmp_pat
 
 def test_settings_of_others_are_chosen_on_training_rows(folder):
     """The best of three settings by held-out rows is the one that is used; test rows are seen only at the end."""
-    split = data.uci("yacht", folder).split(0)
+    split = datasets.uci("yacht", folder).split(0)
     seen = []
 
     def score(x, y, x_held, y_held):

@@ -7,7 +7,7 @@ import torch
 from tqdm import tqdm
 
 import bayesmp as bmp
-from bayesmp.data import sine
+from bayesmp.demo import sine
 from bayesmp.sites import Sites
 from tests.helpers import mlp
 from tests.schedules.small_runs import HEADS, assert_same_posterior, problem, product_by_hand, visit

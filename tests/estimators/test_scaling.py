@@ -1,10 +1,10 @@
-"""Standardising against numpy's own moments."""
+"""Standardising against numpy's own moments, and that of tables in which values lie far out."""
 
 import numpy as np
 import pytest
 
-from bayesmp.data import Scaling, TableScaling, standardise
-from bayesmp.data.scaling import APART, CHUNK, CLIP, FAR_APART, LIMIT, RARE, usual_range, values_apart
+from bayesmp.data import CHUNK, Scaling, standardise
+from bayesmp.estimators.scaling import APART, CLIP, FAR_APART, LIMIT, RARE, TableScaling, usual_range, values_apart
 
 
 def test_images_get_one_mean_and_std():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesmp.data.download import RemoteFile
+from benchmarks.datasets.download import RemoteFile
 
 MNIST_FILES = tuple(
     RemoteFile(

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from bayesmp.data.download import ChecksumError, DownloadError, RemoteFile, data_directory, fetch, verify
+from benchmarks.datasets.download import ChecksumError, DownloadError, RemoteFile, data_directory, fetch, verify
 
 CONTENT = b"the published bytes"
 SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesmp import data
-from bayesmp.data import Dataset, Scaling
+from bayesmp.data import Scaling
+from benchmarks.datasets import sets
+from benchmarks.datasets.sets import Dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +43,16 @@ class Source:
     download: bool = False
 
     def cifar10(self, device: torch.device, *, limit: int | None = None, test_limit: int | None = None) -> Images:
-        found = self._load("cifar10", lambda: data.cifar10(self.data_dir, download=self.download))
+        found = self._load("cifar10", lambda: sets.cifar10(self.data_dir, download=self.download))
         return prepare(found, device, limit=limit, test_limit=test_limit)
 
     def svhn_test(self, scaling: Scaling) -> Tensor:
         """SVHN's test images, scaled as the familiar ones were."""
-        found = self._load("svhn_test", lambda: data.svhn_test(self.data_dir, download=self.download))
+        found = self._load("svhn_test", lambda: sets.svhn_test(self.data_dir, download=self.download))
         return to_tensor(found.x_test, scaling, torch.device("cpu"))
 
     def mnist(self, device: torch.device, *, limit: int | None = None, flat: bool = True) -> Images:
-        found = self._load("mnist", lambda: data.mnist(self.data_dir, download=self.download))
+        found = self._load("mnist", lambda: sets.mnist(self.data_dir, download=self.download))
         return prepare(found, device, limit=limit, flat=flat)
 
     def _load(self, name: str, loader: Callable[[], Dataset]) -> Dataset:

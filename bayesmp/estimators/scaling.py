@@ -1,18 +1,13 @@
-"""Standardising with the moments of the training data: one mean and std for images, one per column for tables.
-
-`Scaling` is the plain map. `TableScaling` is that of the estimators, in which no value of a column lies far out.
-"""
+"""The scaling of the estimators, in which no value of a column lies far out; and which values stand apart."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-CHUNK = 64  # rows; a float64 copy of a whole image set would take gigabytes, one of a few rows stays in the cache
+from bayesmp.data import Scaling, as_array
 
 APART = 5.0  # times as far from the median as all others of its side: a target that stands apart
 FAR_APART = 100.0  # the same for an input that is worth a word; nothing hangs on it, and heavy tails reach far
@@ -26,63 +21,6 @@ ROUNDS = 50  # of centre and std in turn, at most; a handful suffice
 SETTLED = 1e-9  # stds; a centre that moves less is found
 REACH = 480  # powers of two that the largest size lies above 1, when squares are summed; 16 million of them fit
 ROUNDING = 1e-12  # of a value; nearer values are equal
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """The map x -> (x - mean) / std, kept so that it can be undone and applied to further data."""
-
-    mean: NDArray[np.float64]  # () for one mean in all, (d,) for one per column
-    std: NDArray[np.float64]
-
-    @classmethod
-    def fit(cls, x: Any, *, per_feature: bool | None = None) -> "Scaling":
-        """The moments of x, one row per example.
-
-        Args:
-            x: training data, (n, ...): an array, a tensor, a DataFrame of numbers, or nested lists.
-            per_feature: one mean and std per column. Default: for tables (n, d), but not for images or targets.
-
-        Note:
-            A constant column has std 0; it is divided by 1 instead and so becomes 0.
-        """
-        x = _as_array(x)
-        if x.size == 0:
-            raise ValueError(f"cannot standardise by an empty array of shape {x.shape}")
-        per_feature = x.ndim == 2 if per_feature is None else per_feature
-        axis = 0 if per_feature else None
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            mean, std = _moments(x, axis)
-            lost = ~np.isfinite(std) | (std == 0.0)  # squares beyond the range of float64, or nothing to square
-            if lost.any():
-                size = np.abs(x).max(axis=axis).astype(np.float64)
-                size = np.where(size > 0.0, size, 1.0)
-                mean, std = np.where(lost, np.multiply(_moments(x / size, axis), size), (mean, std))
-        if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise ValueError("cannot standardise data with NaN or infinite values; impute or drop them")
-        # a constant column's std is rounding error of its mean, not always exactly 0; in small units no std is an error
-        constant = std <= 1e-12 * np.abs(mean)
-        first = x[0] if per_feature else x.flat[0]  # the value itself, so that equal numbers become 0 exactly
-        return cls(np.where(constant, first, mean).astype(np.float64), np.where(constant, 1.0, std))
-
-    def apply(self, x: Any) -> Any:
-        """(x - mean) / std, in x's own floating type, or float32 for integers such as pixels; a tensor for a tensor."""
-        if isinstance(x, Tensor):
-            return torch.as_tensor(self.apply(x.detach().cpu().numpy())).to(x.device)
-        x = _as_array(x)
-        out = x.astype(x.dtype if np.issubdtype(x.dtype, np.floating) else np.float32)
-        out -= self.mean.astype(out.dtype)
-        out /= self.std.astype(out.dtype)
-        return out
-
-    def undo(self, x: Any) -> Any:
-        """x * std + mean: predictions back in the units of the data; a tensor for a tensor.
-
-        Standard deviations need `* std` alone; `prediction.undo(scaling)` does the right thing for each of its parts.
-        """
-        if isinstance(x, Tensor):
-            return x * torch.as_tensor(self.std).to(x) + torch.as_tensor(self.mean).to(x)
-        return np.asarray(_as_array(x) * self.std + self.mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +52,7 @@ class TableScaling:
     @classmethod
     def fit(cls, x: Any) -> "TableScaling":
         """The maps for the columns of x, (n, d): an array, a tensor, a DataFrame of numbers, or nested lists."""
-        x = _as_array(x)
+        x = as_array(x)
         plain = Scaling.fit(x, per_feature=True)
         centre, std = plain.mean.copy(), plain.std.copy()
         for k in range(x.shape[1]):
@@ -125,7 +63,7 @@ class TableScaling:
 
     def apply(self, x: Any) -> NDArray[Any]:
         """x, (n, d), as the network sees it; in x's own floating type, or float32 for integers."""
-        x = _as_array(x)
+        x = as_array(x)
         z = x.astype(x.dtype if np.issubdtype(x.dtype, np.floating) else np.float32)
         z = _standardised(z, self.centre.astype(z.dtype), self.std.astype(z.dtype))
         for k in np.flatnonzero(np.isfinite(self.low_width) | np.isfinite(self.high_width)):
@@ -134,7 +72,7 @@ class TableScaling:
 
     def undo(self, z: Any) -> NDArray[Any]:
         """What `apply` makes z of."""
-        z = _as_array(z).astype(np.float64)
+        z = as_array(z).astype(np.float64)
         for k in np.flatnonzero(np.isfinite(self.low_width) | np.isfinite(self.high_width)):
             z[:, k] = _unbend(z[:, k], self.low_width[k], self.high_width[k])
         return np.asarray(z * self.std + self.centre)
@@ -260,46 +198,3 @@ def values_apart(x: NDArray[np.float64], times: float = APART) -> dict[int, int]
     low, high = usual_range(x, times)
     out = np.maximum(x - high, low - x)
     return {int(k): int(out[:, k].argmax()) for k in np.flatnonzero(out.max(axis=0) > 0.0)}
-
-
-def _moments(x: NDArray[Any], axis: int | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and std, of each column (axis 0) or of all."""
-    mean = np.asarray(x.mean(axis=axis, dtype=np.float64))
-    squares = np.zeros_like(mean)
-    for start in range(0, len(x), CHUNK):
-        squares += np.square(x[start : start + CHUNK] - mean).sum(axis=axis)
-    return mean, np.asarray(np.sqrt(squares / (x.size if axis is None else len(x))))
-
-
-def _as_array(x: Any) -> NDArray[Any]:
-    """An array of numbers, or a ValueError."""
-    if isinstance(x, Tensor):
-        return x.detach().cpu().numpy()
-    try:
-        array = np.asarray(x)
-        array = array.astype(np.float64) if array.dtype == object else array
-    except (TypeError, ValueError) as error:
-        array, why = np.asarray(""), str(error)
-    else:
-        why = f"it holds {array.dtype}"
-    if array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"only numbers can be standardised, got {type(x).__name__}: {why}; encode columns of text first, e.g. with "
-            "pandas.get_dummies"
-        )
-    return array
-
-
-def standardise(train: Any, *others: Any, per_feature: bool | None = None) -> tuple[Any, ...]:
-    """The training data and the others, all scaled with the training data's mean and std: arrays, or tensors for
-    tensors.
-
-    Images (n, c, h, w) get one mean and std in all, tables (n, d) one per column; `per_feature` overrides this,
-    e.g. for flattened images. Use `Scaling` itself where the map must be undone, as for targets:
-
-        scaling = Scaling.fit(y_train)
-        fit(network, x_train, scaling.apply(y_train))
-        prediction = network.predict(x_test).undo(scaling)
-    """
-    scaling = Scaling.fit(train, per_feature=per_feature)
-    return tuple(scaling.apply(x) for x in (train, *others))

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesmp.atomic import PathLike
-from bayesmp.data import formats, sources
-from bayesmp.data.download import ChecksumError, MissingDataError, data_directory, fetch
-from bayesmp.data.formats import Bytes, Labels
+from benchmarks.datasets import formats, sources
+from benchmarks.datasets.download import ChecksumError, MissingDataError, data_directory, fetch
+from benchmarks.datasets.formats import Bytes, Labels
 
 COMPACT_CIFAR = (*(f"train_{i}.npz" for i in range(1, 6)), "test.npz")
 UCI_SPLITS = 20  # of each set that can be downloaded
@@ -245,7 +245,7 @@ def _first_existing(paths: Sequence[Path]) -> Path | None:
 
 def _missing(title: str, call: str | None, expected: Sequence[Path]) -> MissingDataError:
     files = "\n".join(f"  {path}" for path in expected)
-    remedy = f"call bayesmp.data.{call} to download it, or put the files" if call else "put the files"
+    remedy = f"call benchmarks.datasets.{call} to download it, or put the files" if call else "put the files"
     return MissingDataError(
         f"{title} was not found; expected\n{files}\nTo get it, {remedy} there. The directory is taken from data_dir, "
         f"else from the environment variable BAYESMP_DATA, else it is ~/.cache/bayesmp."

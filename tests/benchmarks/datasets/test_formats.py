@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from bayesmp.data import formats
-from tests.data import makers
+from benchmarks.datasets import formats
+from tests.benchmarks.datasets import makers
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
