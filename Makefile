@@ -6,8 +6,8 @@ JOBS ?= 2
 # further arguments, e.g. make test ARGS="-m 'not slow' -k metrics"
 ARGS ?=
 # what `make test-fast` runs: mathematics, layers, heads and the objective, for daily work; `make test` runs everything
-FAST := tests/equations tests/layers tests/heads tests/objective $(addprefix tests/test_, gaussian.py graph.py \
-	shapes.py imports.py priors.py metrics.py groups.py)
+FAST := tests/messages tests/layers tests/heads tests/evidence $(addprefix tests/, network/test_graph.py network/test_shapes.py \
+	network/test_priors.py test_imports.py test_metrics.py)
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -4,20 +4,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bayesmp import data, metrics
-from bayesmp.bridge import from_torch, to_torch
 from bayesmp.diagnosis import Diagnosis, Finding
-from bayesmp.fitting import fit
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.evidence.influence import Batch, Influence
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax, mixture
-from bayesmp.history import Change, EpochRecord, History
-from bayesmp.influence import Batch, Influence
 from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
-from bayesmp.many import fit_many
-from bayesmp.merging import merge
-from bayesmp.network import Network
-from bayesmp.network_files import load
-from bayesmp.train_config import TrainConfig
-from bayesmp.trainer import Trainer
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.network.files import load
+from bayesmp.network.network import Network
+from bayesmp.network.torch_bridge import from_torch, to_torch
+from bayesmp.training.fitting import fit
+from bayesmp.training.history import Change, EpochRecord, History
+from bayesmp.training.many import fit_many
+from bayesmp.training.merging import merge
+from bayesmp.training.train_config import TrainConfig
+from bayesmp.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from bayesmp.estimators import MPClassifier, MPRegressor

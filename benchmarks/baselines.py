@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bayesmp.arithmetic import fast_arithmetic
-from bayesmp.bridge import as_torch
+from bayesmp.basics.arithmetic import fast_arithmetic
 from bayesmp.layers.base import Layer
+from bayesmp.network.torch_bridge import as_torch
 from benchmarks.evaluation import mixture
 from benchmarks.runs import Run
 from benchmarks.timing import Cost, measured

@@ -20,10 +20,10 @@ from torch.nn.functional import cross_entropy
 
 import bayesmp as bmp
 from bayesmp import kernels
-from bayesmp.arithmetic import kept_memory
-from bayesmp.bridge import as_torch
+from bayesmp.basics.arithmetic import kept_memory
 from bayesmp.layers.base import Layer
-from bayesmp.schedules import Batch
+from bayesmp.network.torch_bridge import as_torch
+from bayesmp.training.schedules import Batch
 from benchmarks.baselines import AdamWConfig
 from benchmarks.networks import cifar10_cnn, mlp, pooled_cnn
 from benchmarks.options import begin, new_parser

@@ -66,8 +66,8 @@ def _make_estimator(path: Path) -> None:
 def _make_table(path: Path) -> None:
     import pandas
 
-    from bayesmp.table_model import TableModel
     from bayesmp.tables import Target
+    from bayesmp.tables.model import TableModel
 
     x, y = rows()
     frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": np.where(x[:, 2] > 0.0, "up", "down")})
@@ -76,7 +76,7 @@ def _make_table(path: Path) -> None:
 
 
 def _read_table(path: Path) -> Any:
-    from bayesmp.table_model import TableModel
+    from bayesmp.tables.model import TableModel
 
     return TableModel.load(path)
 

@@ -1,4 +1,4 @@
-"""The networks of the benchmarks, written once as bayesmp layers; `bayesmp.bridge.as_torch` translates them."""
+"""The networks of the benchmarks, written once as bayesmp layers; `as_torch` (torch_bridge.py) translates them."""
 
 from __future__ import annotations
 

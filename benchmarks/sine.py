@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import bayesmp as bmp
-from bayesmp.schedules.sequential import SequentialVisit
+from bayesmp.training.schedules.sequential import SequentialVisit
 from benchmarks import datasets
 from benchmarks.evaluation import all_finite, regression_scores
 from benchmarks.networks import sine_mlp

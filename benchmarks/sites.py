@@ -25,10 +25,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 import bayesmp as bmp
-from bayesmp import row_file
-from bayesmp.arithmetic import fast_arithmetic
-from bayesmp.gaussian import Gaussian
-from bayesmp.sites import DTYPES
+from bayesmp.basics.arithmetic import fast_arithmetic
+from bayesmp.messages.gaussian import Gaussian
+from bayesmp.sites import row_file
+from bayesmp.sites.sites import DTYPES
 from benchmarks.networks import mlp
 from benchmarks.options import begin, new_parser
 from benchmarks.runs import GIGABYTE

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import bayesmp as bmp
 from bayesmp import plots
-from bayesmp.gaussian import Gaussian
+from bayesmp.messages.gaussian import Gaussian
 from benchmarks.options import begin, new_parser
 from benchmarks.references import ALL, CASES, FOLDER, PANEL, Case
 from benchmarks.timing import measured

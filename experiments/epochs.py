@@ -14,8 +14,8 @@ import torch
 
 import bayesmp as bmp
 from bayesmp import metrics
-from bayesmp.gaussian import Gaussian
-from bayesmp.history import History
+from bayesmp.messages.gaussian import Gaussian
+from bayesmp.training.history import History
 from benchmarks import datasets
 from benchmarks.networks import mlp
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, select, with_error

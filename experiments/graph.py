@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import bayesmp as bmp
-from bayesmp.gaussian import Gaussian
-from bayesmp.schedules.sequential import SequentialVisit
+from bayesmp.messages.gaussian import Gaussian
+from bayesmp.training.schedules.sequential import SequentialVisit
 from benchmarks.networks import LEAK, mlp
 from experiments.base import Experiment, Options, Picture, Piece, Record, Result, Table, select
 from experiments.palette import colour, new_figure, tidy

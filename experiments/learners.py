@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import bayesmp as bmp
-from bayesmp.bridge import as_torch
+from bayesmp.network.torch_bridge import as_torch
 from benchmarks.networks import mlp
 from experiments.base import UnavailableError
 

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bayesmp.equations.likelihood import gaussian_to_latent
-from bayesmp.gaussian import Gaussian
 from bayesmp.heads.regression import Regression
 from bayesmp.layers.base import Memory
-from bayesmp.network import Network
-from bayesmp.regime import EXAMPLE_BY_EXAMPLE
-from bayesmp.schedules.sequential import ExampleState, SequentialVisit
+from bayesmp.messages.gaussian import Gaussian
+from bayesmp.messages.likelihood import gaussian_to_latent
+from bayesmp.messages.regime import EXAMPLE_BY_EXAMPLE
+from bayesmp.network.network import Network
+from bayesmp.training.schedules.sequential import ExampleState, SequentialVisit
 
 SAVE_EVERY = 60.0  # seconds
 WORTH_COMPILING = 5_000  # sweeps; compiling takes half a minute

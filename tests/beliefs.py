@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import bayesmp as bmp
 from bayesmp.belief import AnchoredBasis, Belief, FullBasis
-from bayesmp.gaussian import Gaussian
+from bayesmp.messages.gaussian import Gaussian
 
 torch.set_num_threads(1)
 

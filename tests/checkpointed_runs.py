@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import bayesmp as bmp
-from bayesmp import persistence
+from bayesmp.basics import persistence
 from tests.helpers import linear_data, mlp
 
 X, Y = linear_data(30)

@@ -41,7 +41,11 @@ def blobs(n: int = 90, n_classes: int = 3, n_in: int = 2, *, spread: float = 1.0
 
 def few_anchors(monkeypatch, rank: int = 60) -> None:
     """Beliefs over so many anchors at most, so that even small networks have none that is exact."""
-    for place in ("bayesmp.evidence.MAX_RANK", "bayesmp.evidence.MAX_EXACT", "bayesmp.belief.base.MAX_RANK"):
+    for place in (
+        "bayesmp.evidence.pass_over_data.MAX_RANK",
+        "bayesmp.evidence.pass_over_data.MAX_EXACT",
+        "bayesmp.belief.base.MAX_RANK",
+    ):
         monkeypatch.setattr(place, rank)
 
 

@@ -19,8 +19,8 @@ import safetensors.torch
 import torch
 
 import bayesmp as bmp
-from bayesmp import persistence
-from bayesmp.trainer import Trainer
+from bayesmp.basics import persistence
+from bayesmp.training.trainer import Trainer
 from tests.helpers import blobs, linear_data, mlp
 
 CASES = {

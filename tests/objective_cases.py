@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 import bayesmp as bmp
-from bayesmp.graph import Node
+from bayesmp.basics.settings import SETTINGS
+from bayesmp.evidence import Descent, Objective, SmoothFunction
+from bayesmp.evidence.descent import DescentState
+from bayesmp.evidence.function import Variances
 from bayesmp.layers.base import Local
-from bayesmp.objective import Descent, Objective, SmoothFunction
-from bayesmp.objective.descent import DescentState
-from bayesmp.objective.function import Variances
-from bayesmp.settings import SETTINGS
+from bayesmp.network.graph import Node
 
 
 def network_of(sizes: list[int], *, seed: int = 0, noise: float | str = "learn") -> bmp.Network:

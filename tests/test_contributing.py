@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import Layer, Local
+from bayesmp.messages.gaussian import Gaussian, Moments
 from tests.helpers import linear_data
 from tests.layers.contract import check_layer
 

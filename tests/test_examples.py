@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import bayesmp as bmp
-from bayesmp import examples
+from bayesmp.basics import examples
 from tests.helpers import blobs, linear_data, mlp
 
 

@@ -9,61 +9,34 @@ import bayesmp
 
 PACKAGE = Path(bayesmp.__file__).parent
 
-# The line, from left to right. Modules of one place know nothing of each other.
+# The line of rooms, from left to right. A room imports only from its right.
 LINE = [
-    {"cli"},
-    {"demo", "table_model"},
-    {"table_facts"},
-    {"estimators", "merging"},
-    {"many"},
-    {"fitting"},
-    {"trainer", "bridge"},
-    {"run_files", "changes"},
-    {"best_state"},
-    {"constant_guess"},
-    {"run"},
-    {"joint", "influence", "budget", "stopping", "history", "train_config"},
-    {"schedules", "each_left_out", "network_files"},
-    {"leave_one_out", "balance", "evidence"},
-    {"network"},
-    {"network_beliefs"},
-    {"yesterday"},
-    {"learned", "linearised", "objective", "structure"},
-    {"varying_noise"},
-    {"fitted", "flat_weights", "diagnosis"},
-    {"graph", "belief", "shapes"},
-    {"heads"},
-    {"layers"},
-    {"kernels"},
-    {"equations"},
-    {"gaussian"},
+    "cli",
+    "tables",
+    "estimators",
+    "training",
+    "evidence",
+    "network",
+    "diagnosis",
+    "belief",
+    "heads",
+    "layers",
+    "kernels",
+    "messages",
 ]
 
 # Beside the line: everybody may use them, and they use no more than this.
 BESIDE = {
-    "arithmetic": set(),
-    "atomic": set(),
-    "checkpoints": {"checks", "persistence"},
-    "checks": set(),
+    "basics": set(),
     "data": set(),
-    "examples": set(),
-    "groups": set(),
     "metrics": set(),
-    "persistence": {"atomic", "typed"},
     "plots": {"metrics"},
-    "priors": {"gaussian"},
-    "regime": set(),
-    "settings": set(),
-    "sites": {"gaussian", "row_file", "staging"},
-    "staging": {"row_file"},
-    "row_file": set(),
-    "tables": {"atomic", "typed"},
-    "typed": set(),
+    "sites": {"messages"},
 }
 
 FACES = {"__init__", "__main__"}  # public names, and `python -m bayesmp`
 
-PLACE = {name: k for k, place in enumerate(LINE) for name in place}
+PLACE = {name: k for k, name in enumerate(LINE)}
 
 
 def modules() -> dict[str, Path]:
@@ -140,7 +113,7 @@ def test_equations_know_no_files_and_no_logs():
     """Mathematics on tensors, and nothing else."""
     allowed = {"__future__", "collections", "dataclasses", "functools", "math", "numpy", "torch", "bayesmp", "typing"}
     for module, path in MODULES.items():
-        if part(module) in ("equations", "gaussian"):
+        if part(module) == "messages":
             for node in ast.walk(ast.parse(path.read_text())):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
@@ -156,5 +129,5 @@ def test_the_package_does_not_import_its_tests_or_experiments():
 
 def test_the_documents_show_this_line():
     page = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert f"`{' → '.join(', '.join(sorted(place)) for place in LINE)}`" in page
+    assert f"`{' → '.join(LINE)}`" in page
     assert ", ".join(f"`{name}`" for name in sorted(BESIDE)) in page

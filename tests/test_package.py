@@ -112,4 +112,4 @@ def test_type_checkers_see_the_types(installed, tmp_path):
     (tmp_path / "user.py").write_text("\n".join(lines))
     (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*,numpy.*,sklearn.*]\nfollow_imports = skip\n")  # faster
     found = run(sys.executable, "-m", "mypy", "--python-executable", installed, "user.py", cwd=tmp_path)
-    assert "bayesmp.network.Network[bayesmp.heads.classification.ClassPrediction]" in found
+    assert "bayesmp.network.network.Network[bayesmp.heads.classification.ClassPrediction]" in found

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import exact_products
+from bayesmp.basics.arithmetic import exact_products
 from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points, summed
 from bayesmp.belief.base import (

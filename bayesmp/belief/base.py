@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh
+from bayesmp.basics.arithmetic import eigh
 from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 

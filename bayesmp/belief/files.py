@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesmp.persistence import SavedFile
-from bayesmp.typed import Count, Positive
+from bayesmp.basics.persistence import SavedFile
+from bayesmp.basics.typed import Count, Positive
 
 TINY = 5e-324  # the smallest variance: none is 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh
+from bayesmp.basics.arithmetic import eigh
 from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points
 from bayesmp.belief.base import Belief, Gradients, chunks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh
+from bayesmp.basics.arithmetic import eigh
 
 NEGLIGIBLE = 1e-6  # eigenvalues of the anchors' Gram matrix below this share of the largest are rounding in float32
 NEGLIGIBLE_WIDE = 1e-13  # the same in float64

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bayesmp.arithmetic import eigh
+from bayesmp.basics.arithmetic import eigh
 
 
 @dataclass(frozen=True)

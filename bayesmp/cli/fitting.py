@@ -13,10 +13,10 @@ from bayesmp.cli import options as parsed
 from bayesmp.cli.errors import DEBUG, note, with_errors
 from bayesmp.cli.options import Task
 from bayesmp.cli.report import draw, number, tell_scores, tell_training
-from bayesmp.trainer import MAX_EPOCHS
+from bayesmp.training.trainer import MAX_EPOCHS
 
 if TYPE_CHECKING:
-    from bayesmp.table_model import TableModel
+    from bayesmp.tables.model import TableModel
 
 FEW_ROWS = 50  # of a table, below which none are held out unless asked for
 ROWS_PER_COLUMN = 3  # below which leave-one-out scores may be far too good
@@ -69,14 +69,14 @@ def fit(
     that are constant or name the rows are left out. The model file keeps all this, and the inputs of at most 2,048
     rows, without their targets.
     """
-    from bayesmp.table_model import (
+    from bayesmp.tables.model import (
         TableModel,
         check_enough,
         count_copies,
         tell_outliers,
         tell_skew,
     )  # scikit-learn takes a second to import
-    from bayesmp.table_model import hold_out as split
+    from bayesmp.tables.model import hold_out as split
 
     options: dict[str, Any] = {
         "hidden": parsed.widths(hidden),

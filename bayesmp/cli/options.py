@@ -10,7 +10,8 @@ from pathlib import Path
 
 import typer
 
-from bayesmp import atomic, tables
+from bayesmp import tables
+from bayesmp.basics import atomic
 
 PICTURES = (".png", ".pdf", ".svg")
 

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bayesmp import atomic, plots, tables
+from bayesmp import plots, tables
+from bayesmp.basics import atomic
 from bayesmp.cli.errors import note
 from bayesmp.heads import RegressionPrediction
-from bayesmp.stopping import refreshes, tell_unrest
-from bayesmp.trainer import NOT_AT_REST
+from bayesmp.training.stopping import refreshes, tell_unrest
+from bayesmp.training.trainer import NOT_AT_REST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bayesmp.table_model import TableModel, TablePrediction
+    from bayesmp.tables.model import TableModel, TablePrediction
 
 
 def load_model(path: Path) -> TableModel:
     """The model of a file."""
     if tables.ending(path) is not None:
         raise tables.TableError(f"{str(path)!r} is a table; the model comes first, then the table, if one is needed")
-    from bayesmp.table_model import TableModel  # scikit-learn takes a second to import
+    from bayesmp.tables.model import TableModel  # scikit-learn takes a second to import
 
     return TableModel.load(path)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import typer
 
 import bayesmp
-from bayesmp import demo, plots
+from bayesmp import plots
+from bayesmp.cli import demo
 from bayesmp.cli.errors import fail
 
 EXPERIMENTS = Path(bayesmp.__file__).parent.parent / "experiments"  # there in a checkout, not in an installed package

@@ -16,7 +16,7 @@ from bayesmp.cli.errors import DEBUG, with_errors
 from bayesmp.cli.report import load_model, number
 
 if TYPE_CHECKING:
-    from bayesmp.table_model import TableModel
+    from bayesmp.tables.model import TableModel
 
 SHOWN = 40  # columns of a model that are listed
 TELLS_RANGE = 1.25  # times the lower end of the noise that the upper one must have to be told

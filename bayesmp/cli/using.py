@@ -16,7 +16,7 @@ from bayesmp.cli.report import by_all, draw, load_model, tell_scores
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from bayesmp.table_model import TableModel, TablePrediction
+    from bayesmp.tables.model import TableModel, TablePrediction
 
 
 @with_errors

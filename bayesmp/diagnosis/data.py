@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bayesmp import checks
+from bayesmp.basics import checks
 from bayesmp.diagnosis.faces import Face
 from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
 from bayesmp.diagnosis.told import Told, moments

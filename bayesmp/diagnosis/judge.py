@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bayesmp import checks, examples
+from bayesmp.basics import checks, examples
 from bayesmp.diagnosis import data, fits, layers, predictions, runs
 from bayesmp.diagnosis.faces import NETWORK, Face
 from bayesmp.diagnosis.findings import PROBLEM, Diagnosis, Finding

@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesmp.diagnosis.faces import Face
 from bayesmp.diagnosis.findings import HINT, PROBLEM, Finding
 from bayesmp.diagnosis.told import Told
-from bayesmp.gaussian import Moments
+from bayesmp.messages.gaussian import Moments
 
 TRACED_ROWS = 1000  # examples that are sent through the network to look at its units
 CONSTANT = 0.01  # spread of a unit over the data, in spreads of its layer, below which it is constant

@@ -21,25 +21,25 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from bayesmp import checks
-from bayesmp.arithmetic import undisturbed
-from bayesmp.constant_guess import WHAT_TO_DO, WORSE
+from bayesmp.basics import checks
+from bayesmp.basics.arithmetic import undisturbed
+from bayesmp.basics.settings import SETTINGS
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
 from bayesmp.estimators.scaling import FAR_APART, TableScaling, values_apart
-from bayesmp.groups import check_groups, groups_of, whole_groups
+from bayesmp.evidence.groups import check_groups, groups_of, whole_groups
+from bayesmp.evidence.influence import predict_left_out
 from bayesmp.heads import Head, mixture
-from bayesmp.history import History
-from bayesmp.influence import predict_left_out
 from bayesmp.layers import LeakyReLU, Linear
 from bayesmp.layers.base import Layer
-from bayesmp.many import fit_many
-from bayesmp.network import Network
-from bayesmp.schedules import has_objective
-from bayesmp.settings import SETTINGS
-from bayesmp.stopping import refreshes, tell_unrest
-from bayesmp.train_config import TrainConfig
-from bayesmp.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
+from bayesmp.network.network import Network
+from bayesmp.training.constant_guess import WHAT_TO_DO, WORSE
+from bayesmp.training.history import History
+from bayesmp.training.many import fit_many
+from bayesmp.training.schedules import has_objective
+from bayesmp.training.stopping import refreshes, tell_unrest
+from bayesmp.training.train_config import TrainConfig
+from bayesmp.training.trainer import MAX_EPOCHS, NOT_AT_REST, Trainer
 
 Floats: TypeAlias = NDArray[np.float64]
 Hidden: TypeAlias = str | int | Sequence[int] | Sequence[Layer] | Callable[[int, int], Sequence[Layer]]
@@ -65,7 +65,7 @@ class Posed:
     """A table's targets as a network learns them.
 
     Attributes:
-        head: what they mean, to a network that has an objective for so many rows (schedules/objective.py),
+        head: what they mean, to a network that has an objective for so many rows (training/schedules/objective.py),
         head_of_many: and to a larger one, if that is another.
         targets: as the head wants them.
         n_outputs: of the network.

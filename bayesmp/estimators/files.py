@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bayesmp import persistence, typed
+from bayesmp.basics import persistence, typed
+from bayesmp.basics.typed import Count, Measured, Positive
 from bayesmp.belief.files import TINY
 from bayesmp.data import Scaling
 from bayesmp.estimators.base import AUTO, MPEstimator
 from bayesmp.estimators.scaling import TableScaling
-from bayesmp.history import EpochRecord, History, check_history
-from bayesmp.network import Network
-from bayesmp.network_files import from_file
-from bayesmp.typed import Count, Measured, Positive
+from bayesmp.network.files import from_file
+from bayesmp.network.network import Network
+from bayesmp.training.history import EpochRecord, History, check_history
 
 Self = TypeVar("Self", bound="SavedEstimator")
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
-from bayesmp import checks
+from bayesmp.basics import checks
 from bayesmp.data import Scaling
 from bayesmp.estimators.base import Floats, Posed, as_array, has_dates
 from bayesmp.estimators.files import SavedEstimator

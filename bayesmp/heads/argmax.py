@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
-from bayesmp.arithmetic import undisturbed
-from bayesmp.equations.likelihood import PROBIT_SLOPE, argmax_predictive, centres_of_shares
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.heads.base import log_grid
 from bayesmp.heads.classification import Classifier
 from bayesmp.layers.base import Layer
 from bayesmp.layers.linear import all_dense
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.likelihood import PROBIT_SLOPE, argmax_predictive, centres_of_shares
 
 LABEL_GRID = (0.1, 3.0, 36)  # variances of labels considered, the first that of clean ones: steps of 10 %
 TAKEN_FOR_CLEAN = 1.5  # times the variance of clean labels up to which they are called so

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads.loss import Loss
 from bayesmp.layers.base import Layer, Shape
+from bayesmp.messages.gaussian import Gaussian, Moments
 
 LEAST_LOG_WEIGHT = -70.0  # of what is ruled out; finite in float32, and a sum of such weights is nothing
 P = TypeVar("P", default=Any)  # what the head predicts with

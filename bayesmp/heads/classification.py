@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp import checks
-from bayesmp.arithmetic import undisturbed
-from bayesmp.equations.likelihood import probit_scaled, softmax_predictive, softmax_to_latent
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.basics import checks
+from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.heads.base import Head, certain_grid, log_grid
 from bayesmp.heads.loss import Loss, SoftmaxLoss, contrasts
 from bayesmp.heads.output_points import output_points, root_of_covariance
 from bayesmp.layers.base import Shape
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.likelihood import probit_scaled, softmax_predictive, softmax_to_latent
 
 POINTS_AT_ONCE = {"cpu": 2_000, "cuda": 1_000_000}  # outputs that are averaged over at once; on a CPU, in its cache
 LIKELY_SCALES = 8  # scales the predictive averages over: after some hundred examples the belief is narrower than that

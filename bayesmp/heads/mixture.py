@@ -10,10 +10,10 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from bayesmp import checks
-from bayesmp.equations.noise import noise_mixture
+from bayesmp.basics import checks
 from bayesmp.heads.classification import ClassPrediction
 from bayesmp.heads.regression_prediction import LocalNoise, RegressionPrediction, Scaling
+from bayesmp.messages.noise import noise_mixture
 
 HALVINGS = 60  # of the bracket of a quantile, down to rounding
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp import checks
-from bayesmp.arithmetic import undisturbed
-from bayesmp.equations.likelihood import gaussian_to_latent
-from bayesmp.equations.noise import MAX_SPREAD, REACH, noise_mixture, noisy_log_density
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.basics import checks
+from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.heads.base import Head, certain_grid, log_grid
 from bayesmp.heads.loss import Loss, SquaredLoss
 from bayesmp.heads.regression_prediction import RegressionPrediction
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.likelihood import gaussian_to_latent
+from bayesmp.messages.noise import MAX_SPREAD, REACH, noise_mixture, noisy_log_density
 
 LEAST_MISS = 0.1  # of targets of order one
 NOISE_GRID = (1e-7, 1e3, 240)  # lowest and highest noise variance considered, and how many: steps of 10 %
@@ -37,7 +37,7 @@ class Regression(Head[RegressionPrediction]):
     """y = output + noise, one target per output.
 
     A given noise is Gaussian. Where it is learned, so are its tails: the variance of the noise may differ from target
-    to target, and how much it does is judged with it, at outputs that have not seen the target (equations/noise.py).
+    to target, and how much it does is judged with it, at outputs that have not seen the target (messages/noise.py).
     The grid holds pairs of variance and spread, one row of variances per spread; the first row, spread 0, is Gaussian.
     Training hears this row alone, so tails change predictions, not what is fitted (lab notes, "noise with tails").
 

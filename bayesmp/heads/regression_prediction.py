@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bayesmp import checks
-from bayesmp.equations.noise import draw_noise, noisy_cdf, noisy_log_density, noisy_reach
-from bayesmp.equations.normal import normal_cdf
+from bayesmp.basics import checks
+from bayesmp.messages.noise import draw_noise, noisy_cdf, noisy_log_density, noisy_reach
+from bayesmp.messages.normal import normal_cdf
 
 
 class Scaling(Protocol):
@@ -51,7 +51,7 @@ class RegressionPrediction:
         noise_var: variance of the noise around the function, a scalar, as one for all rows; does not. Behind `undo` of
             several targets, one for each.
         noise_spread: how much the noise differs from target to target, a scalar: standard deviation of the logarithm of
-            its variance. 0 is Gaussian noise, 1 has clearly heavy tails (equations/noise.py).
+            its variance. 0 is Gaussian noise, 1 has clearly heavy tails (messages/noise.py).
         local_noise: the noise at each row, which all else is made with where it is not None.
     """
 

@@ -19,11 +19,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bayesmp.equations import activation, likelihood, linear, reach, tilted, weighted_sum
-from bayesmp.equations.linear_maps import ConvMap, LinearMap, unit_axis
-from bayesmp.equations.windows import Pair, gather_windows, scatter_windows
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.kernels import build, chain, compiled, convs, fused, metric, pools, rows, sites, sums
+from bayesmp.messages import activation, likelihood, linear, reach, tilted, weighted_sum
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.linear_maps import ConvMap, LinearMap, unit_axis
+from bayesmp.messages.windows import Pair, gather_windows, scatter_windows
 
 BACKENDS = ("auto", "torch", "fused")
 _choice = "auto"

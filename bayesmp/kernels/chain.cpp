@@ -1,4 +1,4 @@
-// A visit of the parallel schedule (schedules/parallel.py) to a chain of dense layers with activations between them, in two
+// A visit of the parallel schedule (training/schedules/parallel.py) to a chain of dense layers with activations between them, in two
 // calls: out to the outputs, and, with the head's message, back, on to the metric, and along to the new means. Loops over
 // elements are those of the functions above; products of matrices are BLAS's, as torch has it.
 // Letters: n rows of the batch, i inputs and o outputs of a layer.
@@ -169,7 +169,7 @@ extern "C" void run_chain_out(const Visit* visit) {
       for (int64_t k = 0; k < n_out; ++k) s.z_var[k] += s.z_input[k];
     } else
       memset(s.z_input, 0, n_out * sizeof(float));
-    if (d.own_pull) {  // without the example's own echo (schedules/own_pulls.py)
+    if (d.own_pull) {  // without the example's own echo (training/schedules/own_pulls.py)
       const float* __restrict pull = d.own_pull;
 #pragma omp simd
       for (int64_t k = 0; k < n_out; ++k) {
@@ -285,7 +285,7 @@ static void solve(const Visit& v, const Work& work, const Dense& d) {
   }
 }
 
-// The share of the direction to take (schedules/parallel.py, _measure_step).
+// The share of the direction to take (training/schedules/parallel.py, _measure_step).
 static double step_along(const Visit& v, const Work& work, const float* output_curvature) {
   double curvature = 0.0, squared_reach = 0.0;
   float *change = work.rows, *before = work.other_rows;

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.equations.activation import leaky_relu_to_input
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.kernels import build
 from bayesmp.kernels.text import EVERYTHING, FUNCTIONS, Function
+from bayesmp.messages.activation import leaky_relu_to_input
+from bayesmp.messages.gaussian import Gaussian, Moments
 
 CHUNK = 1024  # elements at a time; an input that is one number for all is spread out over a chunk once
 SOURCES = ("prelude.cpp", "sums.cpp", "rows.cpp", "sites.cpp", "metric.cpp", "pools.cpp", "convs.cpp", "chain.cpp")

@@ -54,7 +54,7 @@ struct Window {
   int64_t h, w, c, oh, ow, o, kh, kw;
 };
 
-// sum_p z[p, u] x[p + window] (equations/linear_maps.py: op_weight), over images begin to end. out: (o, kh, kw, c), to be
+// sum_p z[p, u] x[p + window] (messages/linear_maps.py: op_weight), over images begin to end. out: (o, kh, kw, c), to be
 // added to.
 extern "C" void run_conv_to_weight(const Window* window, int64_t begin, int64_t end, const float* z, const float* x,
                                    float* out) {

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesmp.equations.linear_maps import ConvMap
 from bayesmp.kernels.compiled import entry_of, share_out
+from bayesmp.messages.linear_maps import ConvMap
 
 IN_STEP = 16  # numbers that the loops take at a time, of a row of a patch
 LEAST_PRODUCTS = 2**22  # multiplications for each thread

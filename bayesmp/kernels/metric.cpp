@@ -1,4 +1,4 @@
-// The inverse metric of a small layer applied to a slope (schedules/metric.py, solve_blocks) in one call, because there it
+// The inverse metric of a small layer applied to a slope (training/schedules/metric.py, solve_blocks) in one call, because there it
 // is calls, not numbers, that cost. Blocks of columns (o, widths[k]) stand side by side. in: slope_vectors (o, o),
 // input_vectors (i, i), inverse (o, i), then the blocks of the slope; out: the blocks of the answer.
 

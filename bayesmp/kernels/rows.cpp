@@ -1,6 +1,6 @@
 // Small networks: all that happens at one row of a batch in one go, because there it is calls, not numbers, that cost.
 
-// equations/likelihood.py, argmax_to_latent. in: mean, var (n, c). out: tau, rho (2, n, c).
+// messages/likelihood.py, argmax_to_latent. in: mean, var (n, c). out: tau, rho (2, n, c).
 extern "C" void run_argmax_to_latent(int64_t n, int64_t c, const int64_t* y, const float* const* in, float* out,
                                      float noise, float pull, float own_rho) {
   for (int64_t row = 0; row < n; ++row) {

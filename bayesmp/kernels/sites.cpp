@@ -1,4 +1,4 @@
-// A visit's arithmetic on flat vectors of all n weights, each in one pass (schedules/site_step.py).
+// A visit's arithmetic on flat vectors of all n weights, each in one pass (training/schedules/site_step.py).
 
 // A site replaced by what its batch says now. in: tau, rho (fresh), origin. shift, offset: in double precision. slope,
 // own_rho: of the site, replaced. rho: of the marginal, which follows. innovation: what is new of the slope.

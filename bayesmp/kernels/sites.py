@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesmp.gaussian import Gaussian
 from bayesmp.kernels.compiled import entry_of, pointers
+from bayesmp.messages.gaussian import Gaussian
 
 
 def take_site(

@@ -4,7 +4,7 @@
 static const int64_t BLOCK = 64;     // rows
 static const int64_t COLUMNS = 512;  // at a time
 
-// What sums tell their terms, and its sums for the biases (equations/linear.py: residual, unit_sums), in one pass over
+// What sums tell their terms, and its sums for the biases (messages/linear.py: residual, unit_sums), in one pass over
 // the rows from begin to end. in: mean, var, input_var, tau, rho (n_rows, n), bias_var (n); where input_var is one number,
 // is_constant. out: e, e_w, q (n_rows, n). sums: slope, rho, curvature (3, n), to be added to.
 extern "C" void run_residual_sums(int64_t begin, int64_t end, int64_t n, int64_t is_constant, const float* const* in,
@@ -38,7 +38,7 @@ extern "C" void run_residual_sums(int64_t begin, int64_t end, int64_t n, int64_t
   }
 }
 
-// How far a change goes against the spread of what it changes (equations/reach.py), from begin to end. in: mean, var,
+// How far a change goes against the spread of what it changes (messages/reach.py), from begin to end. in: mean, var,
 // change. out: sums of mean - first, of its square, of var, and of change^2, where `first` is the first mean of all.
 extern "C" void run_spread_sums(int64_t begin, int64_t stop, const float* const* in, double* out) {
   const float *__restrict mean = in[0], *__restrict var = in[1], *__restrict change = in[2], first = mean[0];

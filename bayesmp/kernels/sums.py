@@ -7,11 +7,11 @@ import ctypes
 import torch
 from torch import Tensor
 
-from bayesmp.equations.linear import Residual, SumMoments, UnitSums
-from bayesmp.equations.tilted import MIN_RHO
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.kernels import compiled
 from bayesmp.kernels.compiled import entry_of, is_one_number, pointers, share_out
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.linear import Residual, SumMoments, UnitSums
+from bayesmp.messages.tilted import MIN_RHO
 
 
 def residual_sums(

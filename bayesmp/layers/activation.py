@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
-from bayesmp.equations.activation import SlopedMoments, leaky_relu_marginal_to_output, leaky_relu_mean
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Shape, Weights
-from bayesmp.regime import MOMENTS, Regime
+from bayesmp.messages.activation import SlopedMoments, leaky_relu_marginal_to_output, leaky_relu_mean
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.regime import MOMENTS, Regime
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.gaussian import Gaussian, Moments
-from bayesmp.priors import WeightPrior
-from bayesmp.regime import MOMENTS, Regime
+from bayesmp.layers.priors import WeightPrior
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.regime import MOMENTS, Regime
 
 Shape = tuple[int, ...]
 Weights = dict[str, Moments]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayesmp import checks, kernels, priors
-from bayesmp.equations.linear_maps import ConvMap
-from bayesmp.equations.windows import Pair
+from bayesmp import kernels
+from bayesmp.basics import checks
+from bayesmp.layers import priors
 from bayesmp.layers.base import Message, Shape
 from bayesmp.layers.linear import WeightLayer
 from bayesmp.layers.windows import pair, short, window_count
+from bayesmp.messages.linear_maps import ConvMap
+from bayesmp.messages.windows import Pair
 
 
 class Conv2d(WeightLayer):

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp import checks, kernels, priors
-from bayesmp.equations import linear as equations
-from bayesmp.equations.linear_maps import DenseMap, LinearMap
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp import kernels
+from bayesmp.basics import checks
+from bayesmp.layers import priors
 from bayesmp.layers.base import NO_MEMORY, Gradient, Layer, Local, Memory, Message, Shape, Weights
-from bayesmp.regime import MOMENTS, Regime
+from bayesmp.messages import linear as equations
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.linear_maps import DenseMap, LinearMap
+from bayesmp.messages.regime import MOMENTS, Regime
 
 
 @dataclass(frozen=True)

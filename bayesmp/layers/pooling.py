@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from bayesmp import kernels
-from bayesmp.equations.weighted_sum import weighted_sum_to_output
-from bayesmp.equations.windows import Pair, gather_windows
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Shape, Weights
 from bayesmp.layers.windows import pair, short, window_count
-from bayesmp.regime import MOMENTS, Regime
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.regime import MOMENTS, Regime
+from bayesmp.messages.weighted_sum import weighted_sum_to_output
+from bayesmp.messages.windows import Pair, gather_windows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers.base import NO_MEMORY, Layer, Local, Memory, Message, Shape, Weights
-from bayesmp.regime import MOMENTS, Regime
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.regime import MOMENTS, Regime
 
 
 @dataclass(frozen=True)

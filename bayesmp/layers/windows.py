@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayesmp.equations.windows import Pair
+from bayesmp.messages.windows import Pair
 
 
 def pair(value: int | Pair, name: str, *, least: int) -> Pair:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesmp.basics.typed import OneOf, Range
 from bayesmp.tables.values import MOSTLY, Floats, is_text, require_pandas
 from bayesmp.tables.words import TableError
-from bayesmp.typed import OneOf, Range
 
 if TYPE_CHECKING:
     from pandas import Series

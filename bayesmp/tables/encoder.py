@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesmp import typed
+from bayesmp.basics import typed
+from bayesmp.basics.typed import OneOf
 from bayesmp.tables.dates import Calendar, Dates, read_as, read_dates, tell_day, tell_order
 from bayesmp.tables.files import check_column
 from bayesmp.tables.values import (
@@ -26,7 +27,6 @@ from bayesmp.tables.values import (
     tell_reading,
 )
 from bayesmp.tables.words import TableError, plural, some_texts
-from bayesmp.typed import OneOf
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesmp import atomic
+from bayesmp.basics import atomic
 from bayesmp.tables.values import as_text, require_pandas
 from bayesmp.tables.words import TableError
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesmp.basics.typed import OneOf
 from bayesmp.tables.dates import refuse_dates
 from bayesmp.tables.values import (
     LEADING_ZERO,
@@ -21,7 +22,6 @@ from bayesmp.tables.values import (
     tell_reading,
 )
 from bayesmp.tables.words import TableError, some_texts
-from bayesmp.typed import OneOf
 
 if TYPE_CHECKING:
     from pandas import Series

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from tqdm import tqdm
 
-from bayesmp import atomic
-from bayesmp.atomic import PathLike
+from bayesmp.basics import atomic
+from bayesmp.basics.atomic import PathLike
 
 BLOCK = 1 << 20  # bytes read at a time
 TIMEOUT = 60  # seconds without an answer

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesmp.atomic import PathLike
+from bayesmp.basics.atomic import PathLike
 from benchmarks.datasets import formats, sources
 from benchmarks.datasets.download import ChecksumError, MissingDataError, data_directory, fetch
 from benchmarks.datasets.formats import Bytes, Labels

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bayesmp import metrics
-from bayesmp.bridge import as_torch
+from bayesmp.network.torch_bridge import as_torch
 from benchmarks import baselines, networks
 from benchmarks.runs import Run, ensemble
 

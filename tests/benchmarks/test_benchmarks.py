@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.bridge import as_torch
+from bayesmp.network.torch_bridge import as_torch
 from benchmarks import baselines, datasets, mnist640, networks, ours, scaling, tables
 from benchmarks.__main__ import FOR_CPU, FOR_GPU, main
 from benchmarks.datasets import Dataset

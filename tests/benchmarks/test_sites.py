@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp import row_file
+from bayesmp.sites import row_file
 from benchmarks import sites
 
 TINY = ["--small", "--device", "cpu", "--rows", "60", "--batch-size", "20", "--epochs", "2"]

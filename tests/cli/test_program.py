@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import bayesmp
-from bayesmp import cli, demo
-from bayesmp.cli import showing
+from bayesmp import cli
+from bayesmp.cli import demo, showing
 
 pytest.importorskip("matplotlib")
 

@@ -12,7 +12,7 @@ pandas = pytest.importorskip("pandas")
 
 import bayesmp as bmp  # noqa: E402
 from bayesmp import tables  # noqa: E402
-from bayesmp.table_model import TableModel, tell_skew  # noqa: E402
+from bayesmp.tables.model import TableModel, tell_skew  # noqa: E402
 from tests.cli.conftest import MAKERS, QUICK, flowers, houses, patients  # noqa: E402
 
 

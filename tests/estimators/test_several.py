@@ -10,11 +10,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import estimator_checks
 
 import bayesmp as bmp
-from bayesmp import many
+from bayesmp.basics.settings import SETTINGS
 from bayesmp.data import Scaling
-from bayesmp.influence import predict_left_out
-from bayesmp.joint import look_at_end, refresh
-from bayesmp.settings import SETTINGS
+from bayesmp.evidence.influence import predict_left_out
+from bayesmp.evidence.refresh import refresh
+from bayesmp.training import many
+from bayesmp.training.look_at_end import look_at_end
 from tests import helpers
 
 OPTIONS = {"hidden": (4,), "epochs": 6, "batch_size": 20}
@@ -140,7 +141,7 @@ def test_the_rows_judged_are_those_that_training_was_judged_by(monkeypatch):
     """Of more than 1,024 rows the score is that of a part, and it is to be the part that the history is about. Up to
     1,024 any seed gives all of them, and no test had more. So it is without an objective.
     """
-    monkeypatch.setattr("bayesmp.schedules.has_objective", lambda *_: False)
+    monkeypatch.setattr("bayesmp.training.schedules.has_objective", lambda *_: False)
     x = np.random.default_rng(0).normal(size=(1100, 2))
     seen, asked = [], []
 
@@ -154,7 +155,7 @@ def test_the_rows_judged_are_those_that_training_was_judged_by(monkeypatch):
         asked.append(inputs[rows])
         return predict_left_out(network, inputs, targets, rows)
 
-    monkeypatch.setattr("bayesmp.run.refresh", spy_refresh)
+    monkeypatch.setattr("bayesmp.training.run.refresh", spy_refresh)
     monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)
     bmp.MPRegressor(hidden=(2,), epochs=1, random_state=0).fit(x, x[:, 0])
     assert [len(part) for part in (*seen, *asked)] == [SETTINGS.refresh_examples] * 2
@@ -177,7 +178,7 @@ def test_the_rows_judged_are_those_that_the_objective_was_judged_by(monkeypatch)
         asked.append(inputs[rows])
         return predict_left_out(network, inputs, targets, rows)
 
-    monkeypatch.setattr("bayesmp.run.look_at_end", spy_look)
+    monkeypatch.setattr("bayesmp.training.run.look_at_end", spy_look)
     monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)
     y = x[:, 0] + np.random.default_rng(1).normal(size=len(x))
     bmp.MPRegressor(hidden=(2,), epochs=1, n_networks=2, random_state=0).fit(x, y)
@@ -269,7 +270,7 @@ def test_a_warning_tells_how_many_are_not_at_rest():
 
 def test_the_longest_training_is_told(capsys, monkeypatch):
     """By visits to batches, which rest after as many as it takes; with an objective all rest after six epochs."""
-    monkeypatch.setattr("bayesmp.schedules.has_objective", lambda *_: False)
+    monkeypatch.setattr("bayesmp.training.schedules.has_objective", lambda *_: False)
     x, y = table(bmp.MPRegressor)
     model = bmp.MPRegressor((4,), batch_size=10, n_networks=3, random_state=0, verbose=True).fit(x, y)
     lengths = [len(history) for history in model.histories_]

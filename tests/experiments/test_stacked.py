@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.schedules.sequential import SequentialVisit
+from bayesmp.training.schedules.sequential import SequentialVisit
 from benchmarks import datasets
 from experiments.stacked import StackedVisit, visit_all
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayesmp.gaussian import Moments
 from bayesmp.heads import Head
+from bayesmp.messages.gaussian import Moments
 
 torch.set_num_threads(1)
 

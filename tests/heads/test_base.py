@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.heads import Regression
 from bayesmp.heads.base import certain_grid, log_grid, without_own_message
+from bayesmp.messages.gaussian import Gaussian, Moments
 
 
 def test_without_own_message_undoes_conditioning():

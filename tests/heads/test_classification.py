@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.equations.likelihood import argmax_predictive, softmax_predictive
-from bayesmp.gaussian import Moments
 from bayesmp.heads import Argmax, ClassPrediction, Softmax
+from bayesmp.messages.gaussian import Moments
+from bayesmp.messages.likelihood import argmax_predictive, softmax_predictive
 from tests.heads.contract import covariances, outputs
 from tests.helpers import blobs, mlp
 

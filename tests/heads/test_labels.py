@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.equations.likelihood import argmax_to_latent
-from bayesmp.gaussian import Moments
 from bayesmp.heads import Argmax
 from bayesmp.heads.argmax import spread_of_targets
+from bayesmp.messages.gaussian import Moments
+from bayesmp.messages.likelihood import argmax_to_latent
 from tests.helpers import mlp
 
 

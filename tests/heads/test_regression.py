@@ -7,9 +7,9 @@ from scipy import stats
 
 import bayesmp as bmp
 from bayesmp.data import Scaling
-from bayesmp.equations.noise import MAX_SPREAD
-from bayesmp.gaussian import Moments
 from bayesmp.heads import Regression, RegressionPrediction
+from bayesmp.messages.gaussian import Moments
+from bayesmp.messages.noise import MAX_SPREAD
 from tests.helpers import linear_data, linear_posterior, mlp
 
 SPREADS = [0.0, 0.7, 2.5]

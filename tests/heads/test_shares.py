@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import bayesmp as bmp
-from bayesmp.equations.likelihood import centres_of_shares
-from bayesmp.gaussian import Moments
 from bayesmp.heads import Argmax
 from bayesmp.heads.argmax import spread_of_targets
+from bayesmp.messages.gaussian import Moments
+from bayesmp.messages.likelihood import centres_of_shares
 from tests.helpers import mlp
 
 SHARES = torch.tensor([0.40, 0.25, 0.15, 0.08, 0.05, 0.03, 0.02, 0.02], dtype=torch.float64)

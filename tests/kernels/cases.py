@@ -3,8 +3,8 @@
 import torch
 
 from bayesmp import kernels
-from bayesmp.equations.linear import SumMoments
-from bayesmp.gaussian import Gaussian, Moments
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.linear import SumMoments
 
 
 def messages(shape):

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from bayesmp import kernels
-from bayesmp.equations import linear
 from bayesmp.kernels import build, compiled
+from bayesmp.messages import linear
 from tests.kernels.cases import messages
 
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")

@@ -10,11 +10,11 @@ import torch
 
 import bayesmp as bmp
 from bayesmp import kernels
-from bayesmp.arithmetic import few_threads
+from bayesmp.basics.arithmetic import few_threads
+from bayesmp.basics.settings import SETTINGS
 from bayesmp.kernels import build, chain
-from bayesmp.schedules import Batch
-from bayesmp.schedules.dense_chain import DenseChain
-from bayesmp.settings import SETTINGS
+from bayesmp.training.schedules import Batch
+from bayesmp.training.schedules.dense_chain import DenseChain
 
 pytestmark = pytest.mark.skipif(
     build.find_compiler() is None or chain.product() is None, reason="needs a C++ compiler and torch's BLAS"
@@ -170,7 +170,7 @@ def test_other_visits_go_by_layers(why, monkeypatch):
     if why == "no BLAS":
         monkeypatch.setattr(chain, "product", lambda: None)
     if why == "no room":
-        monkeypatch.setattr("bayesmp.schedules.dense_chain.MAX_ROOM", 1000)
+        monkeypatch.setattr("bayesmp.training.schedules.dense_chain.MAX_ROOM", 1000)
     before = trainer.network.marginal.tau.clone()
     visit(trainer, 0)
     assert not chains

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from bayesmp import kernels
-from bayesmp.equations import reach, tilted
-from bayesmp.equations.linear import SumMoments
-from bayesmp.equations.linear_maps import ConvMap, DenseMap
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.kernels import build, compiled, pools
+from bayesmp.messages import reach, tilted
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.linear import SumMoments
+from bayesmp.messages.linear_maps import ConvMap, DenseMap
 from tests.kernels.cases import CALLS, messages
 
 pytestmark = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")

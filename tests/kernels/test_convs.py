@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bayesmp import kernels
-from bayesmp.equations.linear_maps import ConvMap
 from bayesmp.kernels import build, compiled, convs
 from bayesmp.layers.windows import window_count
+from bayesmp.messages.linear_maps import ConvMap
 
 pytestmark = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
 

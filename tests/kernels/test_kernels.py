@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bayesmp import kernels
-from bayesmp.equations import activation, linear, weighted_sum
-from bayesmp.gaussian import Moments
 from bayesmp.kernels import compiled, fused
+from bayesmp.messages import activation, linear, weighted_sum
+from bayesmp.messages.gaussian import Moments
 from tests.kernels.cases import CALLS, messages
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

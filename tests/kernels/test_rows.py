@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bayesmp import kernels
-from bayesmp.equations import likelihood
-from bayesmp.gaussian import Moments
 from bayesmp.kernels import build
+from bayesmp.messages import likelihood
+from bayesmp.messages.gaussian import Moments
 
 pytestmark = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
 

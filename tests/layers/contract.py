@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesmp.equations.windows import gather_windows
-from bayesmp.gaussian import Gaussian, Moments
 from bayesmp.layers import AvgPool2d, Flatten
 from bayesmp.layers.base import Layer, Local, Memory, Weights
 from bayesmp.layers.pooling import Pool2d
-from bayesmp.regime import EXAMPLE_BY_EXAMPLE, MOMENTS, Regime
+from bayesmp.messages.gaussian import Gaussian, Moments
+from bayesmp.messages.regime import EXAMPLE_BY_EXAMPLE, MOMENTS, Regime
+from bayesmp.messages.windows import gather_windows
 
 torch.set_num_threads(1)
 

@@ -1,11 +1,11 @@
-"""LeakyReLU and ReLU as layers; their equations are tested in tests/equations/test_activation.py."""
+"""LeakyReLU and ReLU as layers; their equations are tested in tests/messages/test_activation.py."""
 
 import pytest
 import torch
 
-from bayesmp.equations.activation import leaky_relu_marginal_to_output, leaky_relu_to_output
 from bayesmp.layers import LeakyReLU, ReLU
 from bayesmp.layers.base import NO_MEMORY, Memory
+from bayesmp.messages.activation import leaky_relu_marginal_to_output, leaky_relu_to_output
 from tests.layers.contract import random_message, random_moments
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from bayesmp.equations import linear as equations
-from bayesmp.equations.linear_maps import DenseMap
-from bayesmp.gaussian import Moments
 from bayesmp.layers import Conv2d
-from bayesmp.regime import EXAMPLE_BY_EXAMPLE
-from tests.equations.truth import assert_message, condition_on_sum, inner_product_messages, numbers
+from bayesmp.messages import linear as equations
+from bayesmp.messages.gaussian import Moments
+from bayesmp.messages.linear_maps import DenseMap
+from bayesmp.messages.regime import EXAMPLE_BY_EXAMPLE
 from tests.layers.contract import random_message, random_moments, random_weights
+from tests.messages.truth import assert_message, condition_on_sum, inner_product_messages, numbers
 
 GEOMETRIES = {
     "plain": ({"kernel": 3}, (5, 4)),

@@ -1,13 +1,13 @@
-"""The fully connected layer: its form, priors and errors; for its messages see tests/equations/test_linear.py."""
+"""The fully connected layer: its form, priors and errors; for its messages see tests/messages/test_linear.py."""
 
 import pytest
 import torch
 
-from bayesmp.equations import linear as equations
-from bayesmp.equations.linear_maps import DenseMap
 from bayesmp.layers import Conv2d, Linear
 from bayesmp.layers.base import Memory
-from bayesmp.regime import EXAMPLE_BY_EXAMPLE, MOMENTS
+from bayesmp.messages import linear as equations
+from bayesmp.messages.linear_maps import DenseMap
+from bayesmp.messages.regime import EXAMPLE_BY_EXAMPLE, MOMENTS
 from tests.layers.contract import random_message, random_moments, random_weights
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bayesmp.equations.weighted_sum import largest_probabilities
-from bayesmp.gaussian import Moments
 from bayesmp.layers import AvgPool2d, MaxPool2d
-from tests.equations.truth import assert_message, condition_on_sum, numbers
+from bayesmp.messages.gaussian import Moments
+from bayesmp.messages.weighted_sum import largest_probabilities
 from tests.layers.contract import random_message, random_moments
+from tests.messages.truth import assert_message, condition_on_sum, numbers
 
 GEOMETRIES = [  # kernel, stride, image
     (2, None, (4, 6)),

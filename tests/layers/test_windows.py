@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bayesmp.equations.windows import gather_windows, scatter_windows
 from bayesmp.layers.windows import pair, window_count
+from bayesmp.messages.windows import gather_windows, scatter_windows
 
 GEOMETRIES = [  # (height, width), kernel, stride
     ((4, 6), (2, 2), (2, 2)),

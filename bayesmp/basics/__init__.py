@@ -1,0 +1,1 @@
+"""What all rooms use: checks of input, arithmetic, settings, files."""

@@ -1,0 +1,1 @@
+"""One message per batch to all weights, and where it lives."""

@@ -1,0 +1,120 @@
+"""Models of tables: what is held out, what is said about calibration, which rows count as unlike the others."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+pandas = pytest.importorskip("pandas")
+
+from bayesmp import MPClassifier, MPRegressor  # noqa: E402
+from bayesmp.basics.persistence import UnfitFileError  # noqa: E402
+from bayesmp.heads import RegressionPrediction  # noqa: E402
+from bayesmp.tables import TableEncoder, Target  # noqa: E402
+from bayesmp.tables import model as table_model  # noqa: E402
+from bayesmp.tables.model import TableModel, TablePrediction, hold_out, tell_outliers  # noqa: E402
+
+NUMBER, KIND = Target("y", "regression"), Target("y", "classification")
+
+
+def plane(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 6))
+    return pandas.DataFrame(x, columns=list("abcdef")), x[:, 0] - 2.0 * x[:, 1] + 0.3 * rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return TableModel.fit(*plane(80, 0), NUMBER, hidden=(20,), epochs=40, random_state=0)
+
+
+def test_each_class_is_held_out_alike_and_none_altogether():
+    y = np.array(["a"] * 50 + ["b"] * 10 + ["c"])
+    kept, held = hold_out(y, KIND, 0.2, seed=0)
+    assert sorted([*kept, *held]) == list(range(61))
+    assert [int((y[held] == label).sum()) for label in "abc"] == [10, 2, 0]
+    kept, held = hold_out(np.arange(10.0), NUMBER, 0.3, seed=1)
+    assert len(kept) == 7 and len(held) == 3
+    assert len(hold_out(y, KIND, 0.0, seed=0)[1]) == 0
+
+
+def test_new_rows_of_the_same_kind_are_rarely_called_unlike(model):
+    """The rows that were trained on are known better than new ones: compared with their own variances, a third of the
+    new rows of a small table was flagged."""
+    frame, _ = plane(1_000, 1)
+    assert model.predict(frame).is_unlike.mean() < 0.06
+    assert model.predict(frame + 6.0 * np.sign(frame)).is_unlike.all()
+
+
+@pytest.mark.parametrize("factor, expected", [(1.0, "well calibrated: "), (0.5, "too sure: "), (3.0, "too cautious: ")])
+def test_the_verdict_follows_the_truth(model, factor, expected):
+    rng = np.random.default_rng(0)
+    mean, y = torch.zeros(1_000, dtype=torch.float64), rng.normal(size=1_000)
+    known = RegressionPrediction(mean, torch.full_like(mean, 0.5 * factor**2), torch.tensor(0.5 * factor**2))
+    prediction = TablePrediction(known, np.zeros(1_000, dtype=bool), [])
+    assert model.verdict(prediction, y).startswith(expected)
+    few = TablePrediction(known[:10], prediction.is_unlike[:10], [])
+    assert model.verdict(few, y[:10]).startswith("too few rows")
+    some = TablePrediction(known[:40], prediction.is_unlike[:40], [])
+    if factor == 1.0:
+        assert model.verdict(some, y[:40]).startswith("well calibrated as far as 40 rows can tell: ")
+
+
+def test_scores_are_those_of_the_definitions(model):
+    frame, y = plane(200, 2)
+    prediction = model.predict(frame)
+    scores, guess = model.score(prediction, y), model.score_guess(y)
+    mean = prediction.known.mean.numpy()
+    assert scores["R2"] == pytest.approx(1.0 - np.square(y - mean).mean() / y.var())
+    assert scores["NLL"] == pytest.approx(-float(prediction.known.log_prob(y).mean()))
+    assert scores["RMSE"] < 0.5 < guess["RMSE"] and scores["NLL"] < guess["NLL"]
+    assert model.loo_scores()["RMSE"] == pytest.approx(scores["RMSE"], rel=0.3)
+    assert model.facts.noise_std == pytest.approx(0.3, rel=0.3)
+
+
+def test_a_model_comes_back_from_its_file_without_the_rows(model, tmp_path):
+    path = tmp_path / "m.safetensors"
+    model.save(path)
+    copy = TableModel.load(path)
+    frame, _ = plane(50, 3)
+    for before, after in zip(vars(model.predict(frame)).values(), vars(copy.predict(frame)).values(), strict=True):
+        if isinstance(before, RegressionPrediction):
+            assert torch.equal(after.mean, before.mean) and torch.equal(after.var, before.var)
+        else:
+            np.testing.assert_array_equal(after, before)
+    assert copy.facts == model.facts and copy.target == model.target
+    assert copy.estimator._x is None
+    assert copy.was_trained_on(plane(80, 0)[0]) and not copy.was_trained_on(frame)
+
+
+def test_a_file_of_another_version_is_refused(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(table_model, "asdict", lambda part: {"strange": 1})
+    model.save(tmp_path / "m.safetensors")
+    with pytest.raises(UnfitFileError, match=r"m.safetensors.*does not fit this version of bayesmp: table.target"):
+        TableModel.load(tmp_path / "m.safetensors")
+
+
+def test_an_estimator_does_not_load_the_file_of_a_table(model, tmp_path):
+    """It did, and failed later, on columns of text."""
+    path = tmp_path / "m.safetensors"
+    model.save(path)
+    roads = r"`bayesmp predict .* TABLE`, or in Python bayesmp.tables.model.TableModel.load\("
+    for kind in (MPRegressor, MPClassifier):
+        told = rf"holds a model of a table that `bayesmp fit` made, expected an {kind.__name__}.*{roads}"
+        with pytest.raises(ValueError, match=told):
+            kind.load(path)
+
+
+def test_a_value_that_hides_all_others_is_told_by_the_names_of_the_table():
+    frame, y = plane(40, 0)
+    encoder = TableEncoder().fit(frame)
+    assert tell_outliers(encoder, NUMBER, frame, y) == []
+    frame.loc[6, "c"], y[9] = 1e8, -1e8
+    of_column, of_target = tell_outliers(encoder, NUMBER, frame, y)
+    assert of_column.startswith("column 'c' has values so far") and "1e+08 in row 7" in of_column
+    assert of_target.startswith("the target 'y' has values so far") and "-1e+08 in row 10" in of_target
+    assert tell_outliers(encoder, KIND, frame, np.arange(40) % 2) == [of_column]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TableModel.fit(frame, y, NUMBER, hidden=(4,), epochs=2, random_state=0)
