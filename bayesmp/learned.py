@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.belief import Belief
-from bayesmp.diagnosis import Told
+from bayesmp.diagnosis import RunSummary
 from bayesmp.fitted import Fitted
 from bayesmp.gaussian import Gaussian
 from bayesmp.regime import Regime
@@ -31,7 +31,7 @@ class Learned:
         belief_scale: factor on variances under the joint belief, judged by rows that joined late (objective/unseen.py).
         prior_width: factor on all prior variances that the data have chosen (objective/objective.py).
         flat_targets: whether targets came as (n,), not (n, 1).
-        told: the run's history and moments of its data, for `diagnose`; files do not hold it.
+        run_summary: the run's history and moments of its data, for `diagnose`; files do not hold it.
     """
 
     marginal: Gaussian
@@ -44,7 +44,7 @@ class Learned:
     belief_scale: float
     prior_width: float
     flat_targets: bool
-    told: Told | None
+    run_summary: RunSummary | None
 
     def copied(self) -> Learned:
         """The same in tensors that a training run may change."""

@@ -195,7 +195,7 @@ def _read_learned(network: Network, file: persistence.SavedFile, found: LearnedH
         belief_scale=found.belief_scale,
         prior_width=found.prior_width,
         flat_targets=found.flat_targets,
-        told=None,
+        run_summary=None,
     )
 
 

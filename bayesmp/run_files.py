@@ -11,7 +11,7 @@ import torch
 
 from bayesmp import best_state, persistence, typed
 from bayesmp.checkpoints import Checkpoints
-from bayesmp.diagnosis import Told
+from bayesmp.diagnosis import RunSummary
 from bayesmp.history import Change, EpochRecord, History, check_history
 from bayesmp.network import Network
 from bayesmp.network_files import learn_from_file
@@ -130,7 +130,7 @@ def take(run: Run, file: persistence.SavedFile) -> None:
         run._best = best_state.from_file(run, file, found.best_state)
         file.check_entries(["network", "run"])
         if network.has_belief:  # else the file was written in the middle of a run
-            network.told = Told.of(run.history.snapshot(), run.x, run.y)
+            network.run_summary = RunSummary.of(run.history.snapshot(), run.x, run.y)
 
 
 def _take_batches(run: Run, found: RunHeader, file: persistence.SavedFile) -> None:

@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.neighbors import KNeighborsRegressor
 
 import bayesmp as bmp
-from bayesmp.diagnosis.fits import explained_otherwise
+from bayesmp.diagnosis.training import explained_otherwise
 from tests.diagnosed_runs import found, trained
 from tests.helpers import mlp
 
