@@ -87,7 +87,8 @@ class Settings:
         width_counts: directions of the weights that say that the prior is as wide as its rule has it.
         width_range: least and largest factor on its variances.
         relevance_counts: directions that say the same of the weights of one input.
-        least_relevance: least factor on their variances.
+        relevance_range: least and largest factor on their variances. Far above 1 a single input may learn noise by
+            heart (docs/lab-notes.md, "relevance of inputs, careful first steps").
         most_stood_for: so many of the data may an example stand for whose leverage conjugate gradients tell.
         max_leverage: largest share of an output that its own example may be said to hold, by an exact belief and by one
             that is not.
@@ -157,7 +158,7 @@ class Settings:
     width_counts: float = 20.0
     width_range: tuple[float, float] = (1 / 64, 64.0)
     relevance_counts: float = 1.0
-    least_relevance: float = 1e-4
+    relevance_range: tuple[float, float] = (1e-4, 4.0)
     most_stood_for: float = 4.0
     max_leverage: tuple[float, float] = (0.95, 0.5)
 

@@ -2,7 +2,7 @@ r"""The joint belief about all weights, N(m, H^{-1}) with H = prior + sum_n J_n^
 
 J_n are the slopes of an example's outputs in the weights, Lambda_n is the precision with which its target speaks about
 them. The belief is about the *linearised* network, f(m) + J (w - m): the covariance of outputs is J H^{-1} J^T. It is
-made by a pass over the data (joint.py) and knows nothing of how training went. Two forms, one rule (`plan`):
+made by a pass over the data (refresh.py) and knows nothing of how training went. Two forms, one rule (`plan`):
 
 `Full`    all weights, where there are few. Exact.
 `Anchored` some rows z of the training data's J, the *anchors*. Inside their span H is as above; outside it the data

@@ -25,7 +25,7 @@ from bayesmp.basics import checks
 from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.basics.settings import SETTINGS
 from bayesmp.data import Scaling
-from bayesmp.diagnosis import ESTIMATOR, Diagnosis, diagnose
+from bayesmp.diagnosis import Diagnosis, diagnose
 from bayesmp.estimators.scaling import FAR_APART, TableScaling, values_apart
 from bayesmp.evidence.groups import check_groups, groups_of, whole_groups
 from bayesmp.evidence.influence import predict_left_out
@@ -155,7 +155,7 @@ class MPEstimator(BaseEstimator, ABC):
         """
         check_is_fitted(self)
         x, targets = self._check_given(X, y)
-        return diagnose(self.network_, self._x_scaling.apply(x), targets, face=ESTIMATOR)
+        return diagnose(self.network_, self._x_scaling.apply(x), targets, has_batches=False)
 
     def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool, groups: Any = None) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""

@@ -271,7 +271,7 @@ class Descent:
 
     def _relevance_of(self, look: Look, width: float) -> tuple[Tensor, ...]:
         """How much inputs matter, as the belief at a point says."""
-        least, most = self.settings.least_relevance, self.settings.width_range[1]
+        least, most = self.settings.relevance_range
         best = self.objective.best_relevance(self.state.mean, look.curvature, width)
         return tuple(part.clamp(least, most) for part in best)
 

@@ -104,9 +104,9 @@ def influence_of(
         rows: which of them.
 
     Note:
-        Labels are judged as at the end of a run (joint.py, each_left_out.py), with examples beside those asked for.
+        Labels are judged as at the end of a run (refresh.py, each_left_out.py), with examples beside those asked for.
         Else, where the belief is not exact, one factor for all makes leverages add up (`leverage_share`); variances
-        without an example stay as those of predictions are (joint.py, which does the same).
+        without an example stay as those of predictions are (refresh.py, which does the same).
     """
     nlls, rest = [], []
     for left in _left_out(network, belief, x, y, rows, settings):

@@ -1,5 +1,5 @@
 """What the data say about all weights at the current means, in the coordinates of a basis: the joint belief's part of a
-pass over them (joint.py).
+pass over them (refresh.py).
 """
 
 from __future__ import annotations

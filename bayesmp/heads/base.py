@@ -38,7 +38,7 @@ class Head(ABC, Generic[P]):
         return None
 
     def loss(self, y: Tensor, n_outputs: int, *, least_miss: float = 0.0) -> Loss | None:
-        """What training by an objective (objective/) makes smaller for these targets; None where there is none.
+        """What training by an objective (evidence/) makes smaller for these targets; None where there is none.
 
         Args:
             y: as `check_targets` has them, or some of them.

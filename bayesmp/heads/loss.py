@@ -1,4 +1,4 @@
-r"""What targets say about a network's outputs, as training by an objective (objective/) asks for it.
+r"""What targets say about a network's outputs, as training by an objective (evidence/) asks for it.
 
 A loss hears outputs with a covariance V, which is held fixed while the means move, and tells for each example
 

@@ -14,7 +14,7 @@ class Regime:
         sees: what layers are handed as beliefs about their weights. "cavity": beliefs that have not seen the example
             (sequential schedule; inner products treat each term apart). "marginal": beliefs that have (parallel).
         activations: "moments" matches mean and variance behind an activation; "means" tells its mean and slope alone,
-            for weights that are known and variances of sums that are given (objective/).
+            for weights that are known and variances of sums that are given (evidence/).
     """
 
     sees: Literal["cavity", "marginal"] = "marginal"

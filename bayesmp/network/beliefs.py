@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.belief import Belief, Layout, Past
-from bayesmp.diagnosis import Told
+from bayesmp.diagnosis import RunSummary
 from bayesmp.heads import Head
 from bayesmp.heads.base import P
 from bayesmp.layers.base import Layer, Weights
@@ -65,7 +65,7 @@ class NetworkBeliefs(Structure[P]):
         self.fitted: Fitted | None = None
         self.belief_scale = 1.0
         self.flat_targets = False
-        self.told: Told | None = None
+        self.run_summary: RunSummary | None = None
         self.run: weakref.ref[Any] | None = None  # the Trainer that trains it
         self.head_log_weights = self.head.prior_log_weights().float()
 
@@ -264,7 +264,7 @@ class NetworkBeliefs(Structure[P]):
         self.varying_noise = self.fitted = None
         self.belief_scale = 1.0
         self.flat_targets = False
-        self.told = None
+        self.run_summary = None
 
     def __getstate__(self) -> dict[str, Any]:
         belief = self.belief  # made now if it is due

@@ -197,7 +197,7 @@ def _read_learned(network: Network, file: persistence.SavedFile, found: LearnedH
         prior_width=found.prior_width,
         relevances=_read_relevances(network, file, found.relevances),
         flat_targets=found.flat_targets,
-        told=None,
+        run_summary=None,
     )
 
 

@@ -17,7 +17,7 @@ from bayesmp.network.graph import Node
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The end of a descent on the objective (objective/).
+    """The end of a descent on the objective (evidence/).
 
     Attributes:
         objective: its value, the negative log evidence of the network, in nats.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.belief import Belief
-from bayesmp.diagnosis import Told
+from bayesmp.diagnosis import RunSummary
 from bayesmp.messages.gaussian import Gaussian
 from bayesmp.messages.regime import Regime
 from bayesmp.network.fitted import Fitted
@@ -32,7 +32,7 @@ class Learned:
         prior_width: factor on all prior variances that the data have chosen (evidence/objective.py).
         relevances: the same by input, of each layer whose inputs are given; none where nothing was learned of them.
         flat_targets: whether targets came as (n,), not (n, 1).
-        told: the run's history and moments of its data, for `diagnose`; files do not hold it.
+        run_summary: the run's history and moments of its data, for `diagnose`; files do not hold it.
     """
 
     marginal: Gaussian
@@ -46,7 +46,7 @@ class Learned:
     prior_width: float
     relevances: tuple[Tensor, ...]
     flat_targets: bool
-    told: Told | None
+    run_summary: RunSummary | None
 
     def copied(self) -> Learned:
         """The same in tensors that a training run may change."""

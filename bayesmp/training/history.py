@@ -34,7 +34,7 @@ class EpochRecord:
         loo: where the belief was refreshed: leave-one-out "nll", and "rmse" or "error"; "clipped", the share of
             examples with a leverage that was cut; "moved", how far means went since the refresh before (root mean
             square, posterior std).
-        objective: where the epoch's step began, if training has one (objective/): the negative log evidence, in nats.
+        objective: where the epoch's step began, if training has one (evidence/): the negative log evidence, in nats.
         is_taken_back: the epoch had diverged, or was worse than an earlier one: the run went back to the state that it
             had kept.
     """

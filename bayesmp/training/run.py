@@ -18,7 +18,7 @@ from bayesmp.basics import checks, examples, persistence
 from bayesmp.basics.arithmetic import SMALL_PASS, exact_products, fast_arithmetic, few_threads
 from bayesmp.basics.settings import SETTINGS
 from bayesmp.belief import Belief
-from bayesmp.diagnosis import Told
+from bayesmp.diagnosis import RunSummary
 from bayesmp.evidence.budget import Size, cost_of_visits, size_at_end, size_in_training
 from bayesmp.evidence.groups import check_groups, groups_of, measured_together
 from bayesmp.evidence.influence import Batch, Influence, influence_of, surprise_of
@@ -281,7 +281,7 @@ class Run:
             if keeps_belief:
                 network.belief, network.fitted = found.belief, found.fitted
                 network.belief_scale = self.schedule.belief_scale
-                network.told = Told.of(self.history.snapshot(), x, y)
+                network.run_summary = RunSummary.of(self.history.snapshot(), x, y)
             return found
         n_products = self._products_per_pass(size)
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
@@ -299,7 +299,7 @@ class Run:
             )
             if keeps_belief:
                 network.belief = found.belief
-                network.told = Told.of(self.history.snapshot(), x, y)
+                network.run_summary = RunSummary.of(self.history.snapshot(), x, y)
         return found
 
     @property

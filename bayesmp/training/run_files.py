@@ -11,7 +11,7 @@ import torch
 
 from bayesmp.basics import persistence, typed
 from bayesmp.basics.typed import Count, Measured, Positive
-from bayesmp.diagnosis import Told
+from bayesmp.diagnosis import RunSummary
 from bayesmp.network.files import learn_from_file
 from bayesmp.network.network import Network
 from bayesmp.training import best_state
@@ -131,7 +131,7 @@ def take(run: Run, file: persistence.SavedFile) -> None:
         run._best = best_state.from_file(run, file, found.best_state)
         file.check_entries(["network", "run"])
         if network.has_belief:  # else the file was written in the middle of a run
-            network.told = Told.of(run.history.snapshot(), run.x, run.y)
+            network.run_summary = RunSummary.of(run.history.snapshot(), run.x, run.y)
 
 
 def _take_batches(run: Run, found: RunHeader, file: persistence.SavedFile) -> None:

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from bayesmp.basics import checks, examples, persistence
 from bayesmp.basics.arithmetic import fast_arithmetic, few_threads, undisturbed
-from bayesmp.diagnosis import Diagnosis, Told
+from bayesmp.diagnosis import Diagnosis, RunSummary
 from bayesmp.evidence.budget import cost_of_refresh, is_paid
 from bayesmp.evidence.influence import Influence
 from bayesmp.network.files import INTERRUPTED, from_file
@@ -153,7 +153,7 @@ class Trainer(Run):
     ) -> History:
         self._check_network(stacklevel=6)
         self.network.belief = None  # never one of other means, should the run be interrupted
-        self.network.varying_noise = self.network.told = None
+        self.network.varying_noise = self.network.run_summary = None
         self.history.stopped = INTERRUPTED
         with fast_arithmetic(self.network.device):
             try:
@@ -177,7 +177,9 @@ class Trainer(Run):
             )
         if self.network.marginal.tau.is_inference():  # a user may want to differentiate, or write into it
             self.network.marginal = self.network.marginal.map(torch.clone)
-        self.network.told = Told.of(self.history.snapshot(), self.x, self.y, heard=self.schedule.held_back())
+        self.network.run_summary = RunSummary.of(
+            self.history.snapshot(), self.x, self.y, heard=self.schedule.held_back()
+        )
         return self.history.snapshot()
 
     def _train_until(self, epochs: int | str, max_epochs: int, progress: bool | None, *, stacklevel: int) -> History:

@@ -10,8 +10,7 @@ import torch
 
 import bayesmp as bmp
 from bayesmp.diagnosis import Diagnosis, diagnose
-from bayesmp.diagnosis.faces import NETWORK
-from bayesmp.diagnosis.predictions import judge_calibration
+from bayesmp.diagnosis.rows import judge_calibration
 from tests.diagnosed_runs import digits, found, trained
 from tests.helpers import blobs, mlp
 from tests.test_peer_defects import friedman
@@ -168,7 +167,7 @@ def test_calibrated_predictions_are_rarely_blamed(n):
         probs = torch.tensor(rng.dirichlet(np.full(4, 0.3), n))
         label = torch.multinomial(probs, 1, generator=torch.Generator().manual_seed(len(y) + _))[:, 0]
         classed = bmp.ClassPrediction(probs, probs, probs, probs[:, 0])
-        blamed += len([*judge_calibration(prediction, y, NETWORK), *judge_calibration(classed, label, NETWORK)])
+        blamed += len([*judge_calibration(prediction, y), *judge_calibration(classed, label)])
     assert blamed <= 3
 
 
@@ -180,11 +179,11 @@ def test_a_run_that_ended_in_a_jump(classes):
     from dataclasses import replace
 
     network = pickle.loads(pickle.dumps(classes.network))
-    history = network.told.history.snapshot()
+    history = network.run_summary.history.snapshot()
     history.records[-1] = replace(
         history.records[-1], loo={**history.records[-1].loo, "nll": history.loo_nll[-1] + 0.5}
     )
-    network.told = replace(network.told, history=history)
+    network.run_summary = replace(network.run_summary, history=history)
     finding = found(network.diagnose(*blobs(100, seed=1)), "ended_in_a_jump")
     assert finding.numbers["last"] - finding.numbers["best"] > 0.4
 
@@ -219,7 +218,7 @@ def test_a_network_from_a_run_that_goes_on_knows_its_training(regression, tmp_pa
     regression.save(tmp_path / "run.safetensors")
     again = bmp.Trainer.load(tmp_path / "run.safetensors", *friedman(120, seed=0))
     assert again.diagnose().kinds == regression.diagnose().kinds
-    assert len(again.network.told.history) == regression.n_epochs
+    assert len(again.network.run_summary.history) == regression.n_epochs
 
 
 def test_looking_changes_nothing(regression):

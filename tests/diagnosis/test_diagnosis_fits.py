@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.neighbors import KNeighborsRegressor
 
 import bayesmp as bmp
-from bayesmp.diagnosis.fits import explained_otherwise, judge_memory
+from bayesmp.diagnosis.training import explained_otherwise, judge_memory
 from tests.diagnosed_runs import found, trained
 from tests.helpers import mlp
 
@@ -38,8 +38,8 @@ def test_targets_learned_by_heart():
     assert "The noise that was given, 0.01, is too small" in finding.sentence
 
     learned = trained(mlp([20, 100, 1], bmp.Regression("learn")), x[:60], y[:60], 1).network
-    told = trainer.network.told
-    (other,) = judge_memory(learned, told, prediction, torch.tensor(y[60:])[:, None], is_training=False)
+    summary = trainer.network.run_summary
+    (other,) = judge_memory(learned, summary, prediction, torch.tensor(y[60:])[:, None])
     assert "given" not in other.sentence.replace("the rows given", "") and "more rows" in other.sentence
 
 

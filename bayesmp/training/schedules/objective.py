@@ -1,4 +1,4 @@
-"""The schedule with an objective (objective/): an epoch looks at all batches and moves the means by one step that
+"""The schedule with an objective (evidence/): an epoch looks at all batches and moves the means by one step that
 lowers it, or stays.
 
 It is the parallel schedule of regressions whose belief is exact: whose weights or whose training targets are few

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ SAME = 1e-4  # relative difference of moments that rounding explains
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class RunSummary:
     """The history of the last run, and moments of its data.
 
     Attributes:
@@ -33,24 +34,28 @@ class Told:
     heard: float | None = None
 
     @classmethod
-    def of(cls, history: Any, x: Tensor, y: Tensor, *, heard: float | None = None) -> Told:
+    def of(cls, history: Any, x: Tensor, y: Tensor, *, heard: float | None = None) -> RunSummary:
         """From the training data (n, ...), on any device."""
-        x_mean, x_std = moments(x)
         y_mean, y_std = moments(y) if y.is_floating_point() else (None, None)
-        return cls(history, len(x), x_mean, x_std, y_mean, y_std, heard)
+        return cls(history, len(x), *moments(x), y_mean, y_std, heard)
+
+    @property
+    def loo_nll(self) -> list[float]:
+        """The leave-one-out scores of the run."""
+        return [score for score in self.history.loo_nll if not math.isnan(score)]
+
+    @property
+    def loo_error(self) -> float | None:
+        """The last leave-one-out error: RMSE, or share of wrong labels."""
+        return next((error for error in reversed(self.history.loo_error) if not math.isnan(error)), None)
 
     def is_about(self, x: Tensor, y: Tensor) -> bool:
         """Whether these are, as far as their moments tell, the training data themselves."""
-        if len(x) != self.n_rows:
-            return False
-        pairs = [(moments(x), (self.x_mean, self.x_std))]
+        parts, own = [*moments(x)], [self.x_mean, self.x_std]
         if self.y_mean is not None and self.y_std is not None:
-            pairs.append((moments(y), (self.y_mean, self.y_std)))
-        return all(
-            len(given) == len(known) and bool(((given - known).abs() <= SAME * (1.0 + known.abs())).all())
-            for found, told in pairs
-            for given, known in zip(found, told, strict=True)
-        )
+            parts, own = [*parts, *moments(y)], [*own, self.y_mean, self.y_std]
+        found, known = torch.cat(parts), torch.cat(own)
+        return len(x) == self.n_rows and bool(((found - known).abs() <= SAME * (1.0 + known.abs())).all())
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
