@@ -141,23 +141,24 @@ def _is_off_scale(size: float) -> bool:
 
 def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
     """Warn of inputs or real targets that are far from order one, which priors expect, and say what to do."""
-    remedy = "priors expect numbers of order one, and the fit will be poor; scale them with bayesmp.data.standardise, "
-    remedy += "or use MPRegressor and MPClassifier, which do"
-    columns = x.detach().flatten(1).double()
+    columns, targets = x.detach().flatten(1).double(), y.detach().double()
     size = columns.square().mean(0).sqrt()
-    if float(size.max()) > LARGEST_SIZE:
-        column = int(size.argmax())
-        mean, std = float(columns[:, column].mean()), float(columns[:, column].std(correction=0))
+    column, largest = int(size.argmax()), float(size.max())
+    if largest > LARGEST_SIZE:
         where = f"column {column}" if x.ndim == 2 else "an input"
-        message = f"x is not scaled: {where} has mean {mean:.3g} and standard deviation {std:.3g}; {remedy}"
-    elif 0.0 < float(size.max()) < 1.0 / LARGEST_SIZE:
-        message = f"x is not scaled: no column is larger than {float(size.max()):.3g} (root mean square); {remedy}"
-    elif y.is_floating_point() and _is_off_scale(float(y.double().square().mean().sqrt())):
-        mean, std = float(y.double().mean()), float(y.double().std(correction=0))
-        message = f"y is not scaled: it has mean {mean:.3g} and standard deviation {std:.3g}; {remedy}"
+        seen = f"x is not scaled: {where} has {_moments(columns[:, column])}"
+    elif _is_off_scale(largest):
+        seen = f"x is not scaled: no column is larger than {largest:.3g} (root mean square)"
+    elif y.is_floating_point() and _is_off_scale(float(targets.square().mean().sqrt())):
+        seen = f"y is not scaled: it has {_moments(targets)}"
     else:
         return
-    warnings.warn(message, stacklevel=stacklevel + 1)
+    remedy = "scale them with bayesmp.data.standardise, or use MPRegressor and MPClassifier, which do"
+    warnings.warn(f"{seen}; priors expect numbers of order one; {remedy}", stacklevel=stacklevel + 1)
+
+
+def _moments(values: Tensor) -> str:
+    return f"mean {float(values.mean()):.3g} and standard deviation {float(values.std(correction=0)):.3g}"
 
 
 def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> None:
@@ -172,8 +173,8 @@ def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> Non
         where = f"in column {column} of row {row}" if gap.shape[1] > 1 else f"in row {row}"
         warnings.warn(
             f"{name} is not scaled as the data of the run: {float(new.flatten(1)[row, column]):.3g} {where} lies "
-            f"{distance:.0f} standard deviations from their mean, and the fit may suffer; scale new data as the first "
-            "ones were, or mend such rows",
+            f"{distance:.0f} standard deviations from their mean; scale new data as the first ones were, or mend such "
+            "rows",
             stacklevel=stacklevel + 1,
         )
 
@@ -181,9 +182,8 @@ def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> Non
 def tell_outlier(name: str, value: float, row: int) -> str:
     """That values stand apart (`estimators.scaling.values_apart`), in words."""
     return (
-        f"{name} has values so far from the others, e.g. {value:.3g} in row {row}, that training and its scores take "
-        "nearer ones for them; correct them or remove such rows if they are wrong, or take logarithms or ranks if they "
-        "are right"
+        f"{name} has values so far from the others, e.g. {value:.3g} in row {row}, that nearer ones stand for them; "
+        "correct or remove such rows if they are wrong, else take logarithms or ranks"
     )
 
 

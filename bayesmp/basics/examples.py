@@ -33,8 +33,8 @@ def as_arrays(x: Any, y: Any) -> tuple[Any, Any]:
         raise ValueError("a Dataset brings its own targets: pass either the Dataset alone, or tensors x and y")
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise ValueError(
-            "a run visits the same examples again and again, in batches with fixed members, which an IterableDataset "
-            "cannot give; read it into tensors first, or use a Dataset with __len__ and __getitem__"
+            "a run needs batches with fixed members, which an IterableDataset cannot give; read it into tensors first, "
+            "or use a Dataset with __len__ and __getitem__"
         )
     reader = DataLoader(
         dataset,

@@ -120,8 +120,7 @@ def fit(
     if n_copies > 0:
         note(
             f"{n_copies:,} of the rows are copies of others, target included: they count as often as they are there, "
-            "and the report is too good where a copy of a row held out is trained on; remove them if they are no "
-            "measurements of their own"
+            "and make the report too good; remove them if they are no measurements of their own"
         )
 
     share = hold_out if hold_out is not None else 0.2 if len(y) >= FEW_ROWS else 0.0
@@ -149,8 +148,8 @@ def fit(
         n_columns = model.estimator.n_features_in_
         if len(y) < ROWS_PER_COLUMN * n_columns:
             note(
-                f"{len(y):,} rows for {n_columns:,} columns (categories and gaps counted): rows hold much of their own "
-                "outcomes, and leave-one-out may be far too good; judge by other rows, or leave columns out (--drop)"
+                f"{len(y):,} rows for {n_columns:,} columns (categories and gaps counted): leave-one-out may be far "
+                "too good; judge by other rows, or leave columns out (--drop)"
             )
     model.save(out)
     typer.echo(f"model: {out}")

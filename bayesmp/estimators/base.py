@@ -296,9 +296,8 @@ class MPEstimator(BaseEstimator, ABC):
                 raise ValueError(f"{said}{_tell_gaps(X, name)}") from error
             if said.startswith("Sparse data was passed"):
                 raise TypeError(
-                    f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or in a pipeline let the "
-                    "step before be dense, e.g. OneHotEncoder(sparse_output=False) or ColumnTransformer(..., "
-                    "sparse_threshold=0)"
+                    f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or let the step before be "
+                    "dense, e.g. OneHotEncoder(sparse_output=False) or ColumnTransformer(..., sparse_threshold=0)"
                 ) from error
             if "could not convert string to float" not in said:
                 raise
@@ -414,8 +413,7 @@ def make_network(hidden: Hidden, n_inputs: int, n_outputs: int, head: Head, *, s
     if network.input_shape != (n_inputs,) or network.n_outputs != n_outputs:
         raise ValueError(
             f"the layers in hidden take inputs of shape {network.input_shape} and have {network.n_outputs} outputs; "
-            f"these data need ({n_inputs},) and {n_outputs}: change the first and last layer, or give widths such as "
-            "(50,) or a function (n_inputs, n_outputs) -> layers"
+            f"these data need ({n_inputs},) and {n_outputs}: change first and last layer, or give widths alone, (50,)"
         )
     return network
 

@@ -179,8 +179,8 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         if rms.max() > UNEQUAL * rms.min():
             warnings.warn(
                 f"the targets are noisy to different degrees (residuals of {rms.min():.2g} to {rms.max():.2g} of their "
-                "standard deviation), and training takes them for equally noisy: some are fitted too closely, others "
-                "too loosely; use MultiOutputRegressor(MPRegressor(...)) of scikit-learn for a network for each",
+                "standard deviation), and training takes them for equally noisy; scikit-learn's "
+                "MultiOutputRegressor(MPRegressor(...)) has a network for each",
                 stacklevel=3,
             )
 

@@ -86,8 +86,8 @@ class NetworkBeliefs(Structure[P]):
     def prior(self, belief: Gaussian) -> None:
         if hasattr(self, "_prior") and belief is self.marginal:
             raise ValueError(
-                "net.prior = net.marginal would take what was learned as the prior but drop all correlations between "
-                "weights, which makes it far too sure; net.as_prior() keeps them, or train on old and new data together"
+                "net.prior = net.marginal would drop all correlations between weights, and be far too sure; "
+                "net.as_prior() keeps them, or train on old and new data together"
             )
         self._exact_prior = belief.map(lambda part: part.to(device="cpu", dtype=torch.float64, copy=True))
         self._prior = self._exact_prior.map(lambda part: part.to(self.marginal.tau, copy=True))
@@ -303,7 +303,7 @@ class NetworkBeliefs(Structure[P]):
         if self.belief is None:
             raise ValueError(
                 "this network has no joint belief that could be a prior: train it first (bayesmp.fit), or let an "
-                "interrupted run end (Trainer.run); a network that has seen nothing is its own prior"
+                "interrupted run end (Trainer.run)"
             )
         check_belief(self.belief, self._belief_mean, self.layout, self.marginal.mean)
         new = copy.copy(self)

@@ -49,9 +49,8 @@ def load(path: persistence.PathLike, *, classes: Iterable[type] = ()) -> Network
             file.check_all_read()
         if network.belief is None and file.header.get("run", {}).get("stopped") == INTERRUPTED:
             warnings.warn(
-                f"{file.path!r} was written in the middle of a run, so this network has no joint belief yet: its "
-                "predictions take weights as independent, and are too sure away from the data; Trainer.load or "
-                "Trainer.resume and run() finish it",
+                f"{file.path!r} was written in the middle of a run, so this network has no joint belief yet, and is "
+                "too sure away from the data; Trainer.load or Trainer.resume and run() finish it",
                 stacklevel=2,
             )
     return network

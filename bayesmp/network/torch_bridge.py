@@ -177,8 +177,8 @@ def _check_once(modules: Sequence[nn.Module]) -> None:
     for module in modules:
         if id(module) in seen and any(True for _ in module.parameters()):
             raise ValueError(
-                f"{module} is in several places of the module, with the same weights in all of them, which has no "
-                "counterpart here; give each place a layer of its own (copy.deepcopy keeps its weights)"
+                f"{module} is in several places of the module, which has no counterpart here; give each place a layer "
+                "of its own (copy.deepcopy keeps its weights)"
             )
         seen.add(id(module))
 

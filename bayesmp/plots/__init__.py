@@ -8,9 +8,8 @@ from bayesmp.plots.confused import confusion
 from bayesmp.plots.honesty import calibration_curve, confidence_histogram, reliability
 from bayesmp.plots.regression import predicted_against_true, regression_bands
 from bayesmp.plots.style import BLUE, INK, ORANGE, SERIES, SOFT, require_matplotlib
-from bayesmp.plots.training import training_history
+from bayesmp.plots.training import signal_to_noise, training_history
 from bayesmp.plots.unfamiliar import ood_curve
-from bayesmp.plots.weights import signal_to_noise
 
 __all__ = [
     "BLUE",

@@ -9,7 +9,7 @@ import numpy as np
 
 from bayesmp import metrics
 from bayesmp.metrics import Array
-from bayesmp.plots.style import BLUE, CHANCE, INK, ORANGE, SOFT, finish, make_axes
+from bayesmp.plots.style import BLUE, CHANCE, ORANGE, SOFT, diagonal, finish, legend, make_axes, shares, tell
 from bayesmp.plots.taken import Floats, as_probs, central_levels, is_classes
 
 if TYPE_CHECKING:
@@ -41,16 +41,12 @@ def calibration_curve(prediction: Any, y: Array, ax: Axes | None = None, *, n_bi
     needed = central_levels(prediction, truth)
     held = [float(np.mean(needed <= level)) for level in LEVELS]
     ax = make_axes(ax, size=(4.4, 4.4))
-    chance = _chance(LEVELS, np.full(len(LEVELS), len(truth)))
-    low, high = np.maximum(LEVELS - chance, 0.0), np.minimum(LEVELS + chance, 1.0)
-    ax.fill_between(LEVELS, low, high, color=CHANCE, linewidth=0, zorder=0)
-    _diagonal(ax, "as sure as right")
+    ax.fill_between(LEVELS, *_by_chance(LEVELS, len(truth)), color=CHANCE, linewidth=0, zorder=0)
+    diagonal(ax, text="as sure as right")
     ax.plot(LEVELS, held, color=BLUE, linewidth=1.8, zorder=3, solid_capstyle="round")
     lines = [f"{100 * np.mean(needed <= p):.1f} % in {100 * p:.0f} % intervals" for p in (0.5, 0.9)]
-    _tell(ax, [*lines, f"{len(truth):,} targets"])
-    ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="promised share", ylabel="held share")
-    ax.set_aspect("equal")
-    return finish(ax)
+    tell(ax, [*lines, f"{len(truth):,} targets"])
+    return shares(ax, "promised share", "held share")
 
 
 def reliability(probs: Any, y: Array, ax: Axes | None = None, *, n_bins: int = 15) -> Axes:
@@ -71,19 +67,16 @@ def reliability(probs: Any, y: Array, ax: Axes | None = None, *, n_bins: int = 1
     ax.bar(centres, heights, width=0.86 / n_bins, color="#f1efeb", zorder=0)
     for centre, height, count in zip(centres, heights, counts, strict=True):
         ax.text(centre, height + 0.008, _short(int(count)), ha="center", va="bottom", color=SOFT, fontsize=6)
+    low, high = _by_chance(confidence, counts)
     is_told = counts >= FEW
-    at, chance = confidence[is_told], _chance(confidence, counts)[is_told]
-    low, high = np.maximum(at - chance, 0.0), np.minimum(at + chance, 1.0)
-    ax.bar(at, high - low, bottom=low, width=0.016, color="#dddad4", zorder=1)
-    _diagonal(ax, "as sure as right")
+    ax.bar(confidence[is_told], (high - low)[is_told], bottom=low[is_told], width=0.016, color="#dddad4", zorder=1)
+    diagonal(ax, text="as sure as right")
     strength = np.clip(0.15 + share * len(share), 0.0, 0.9)
     ax.vlines(confidence, confidence, right, color=[(ORANGE, a) for a in strength], linewidth=1.6, zorder=2)
     ax.scatter(confidence, right, s=18 + 420 * share, color=BLUE, edgecolor="white", linewidth=0.8, zorder=3)
     lines = [f"accuracy {metrics.accuracy(values, y):.3f}", f"ECE {metrics.ece(values, y, n_bins=n_bins):.3f}"]
-    _tell(ax, lines, in_corner=True)
-    ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
-    ax.set_aspect("equal")
-    return finish(ax)
+    tell(ax, lines, in_corner=True)
+    return shares(ax, "confidence", "accuracy")
 
 
 def confidence_histogram(prediction: Any, y: Array, ax: Axes | None = None, *, n_bins: int = 20) -> Axes:
@@ -116,26 +109,14 @@ def confidence_histogram(prediction: Any, y: Array, ax: Axes | None = None, *, n
             label=f"{name}: {int(chosen.sum()):,}{middle}",
         )  # fmt: skip
     ax.set(xlim=(edges[0], 1.0), xlabel="confidence", ylabel="share of each kind")
-    ax.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=INK, handlelength=1.0)
+    legend(ax, loc="upper left", handlelength=1.0)
     return finish(ax)
 
 
-def _chance(share: Floats, n: Any) -> Floats:
-    """How far a held share may lie from the true one in 95 % of samples of n."""
-    return np.asarray(CHANCE_STDS * np.sqrt(share * (1.0 - share) / n))
-
-
-def _diagonal(ax: Axes, text: str) -> None:
-    ax.plot([0, 1], [0, 1], color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
-    ax.text(0.03, 0.07, text, color=SOFT, fontsize=8.5, rotation=45, rotation_mode="anchor")
-
-
-def _tell(ax: Axes, lines: list[str], *, in_corner: bool = False) -> None:
-    """Write the lines at the lower right, or in the upper left corner."""
-    x, y, side, end = (0.03, 0.97, "left", "top") if in_corner else (0.97, 0.05, "right", "bottom")
-    style: dict[str, Any] = {"color": INK, "fontsize": 9.5, "linespacing": 1.5}
-    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # so that no line runs through it
-    ax.text(x, y, "\n".join(lines), transform=ax.transAxes, ha=side, va=end, zorder=5, bbox=behind, **style)
+def _by_chance(share: Floats, n: Any) -> tuple[Floats, Floats]:
+    """Between which a held share lies in 95 % of samples of n."""
+    chance = CHANCE_STDS * np.sqrt(share * (1.0 - share) / n)
+    return np.maximum(share - chance, 0.0), np.minimum(share + chance, 1.0)
 
 
 def _short(count: int) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bayesmp import metrics
 from bayesmp.metrics import Array
-from bayesmp.plots.style import BANDS, BLUE, INK, ORANGE, SOFT, column, finish, make_axes
+from bayesmp.plots.style import BANDS, BLUE, INK, ORANGE, SOFT, column, diagonal, finish, legend, make_axes, tell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,11 @@ def regression_bands(
     ax.set_xlim(grid[0], grid[-1])
     ax.set_xlabel("x")
     ax.set_ylabel("y")
-    return finish(ax, legend_order=["data", "truth", "mean", "±1 std", "±2 std", "±3 std"])
+    parts = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    shown = [name for name in ("data", "truth", "mean", "±1 std", "±2 std", "±3 std") if name in parts]
+    beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "handlelength": 1.6, "labelspacing": 0.7}
+    legend(ax, handles=[parts[name] for name in shown], labels=shown, **beside)
+    return finish(ax)
 
 
 def predicted_against_true(
@@ -104,7 +108,7 @@ def predicted_against_true(
     if interval is not None:
         half = 0.5 * (column(interval[1]) - column(interval[0]))
     ends = [min(truth.min(), centre.min()), max(truth.max(), centre.max())]
-    ax.plot(ends, ends, color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
+    diagonal(ax, ends)
     missed = np.abs(truth - centre) > half
     share = 1.0 - float(missed.mean())
     for chosen, colour, alpha in ((~missed, BLUE, 0.5), (missed, ORANGE, 0.9)):
@@ -113,10 +117,8 @@ def predicted_against_true(
             color=colour, ecolor=colour, elinewidth=0.7, alpha=alpha, zorder=2,
         )  # fmt: skip
     error = metrics.rmse(centre, truth)
-    text = f"{100 * share:.0f} % in their {100 * level:.0f} % interval\nRMSE " + (
-        f"{error:,.0f}" if error >= 10_000 else f"{error:.3g}"
-    )
-    ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", color=INK, fontsize=9.5, linespacing=1.5)
+    held = f"{100 * share:.0f} % in their {100 * level:.0f} % interval"
+    tell(ax, [held, f"RMSE {error:,.0f}" if error >= 10_000 else f"RMSE {error:.3g}"], in_corner=True)
     ax.set(xlabel="true", ylabel="predicted")
     ax.locator_params(axis="x", nbins=5)  # long numbers would overlap
     return finish(ax)

@@ -42,29 +42,43 @@ def make_axes(ax: Axes | None, *, size: tuple[float, float]) -> Axes:
     return new
 
 
-def finish(ax: Axes, *, legend_order: Sequence[str] = ()) -> Axes:
-    """Quiet axes, and the legend beside the data, never on it."""
+def finish(ax: Axes) -> Axes:
+    """Quiet axes."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(SOFT)
     ax.tick_params(colors=SOFT, labelcolor=INK, labelsize=9, length=3)
     for label in (ax.xaxis.label, ax.yaxis.label):
         label.set(color=INK, fontsize=10)
-    if legend_order:
-        handles, labels = ax.get_legend_handles_labels()
-        by_label = dict(zip(labels, handles, strict=True))
-        shown = [name for name in legend_order if name in by_label]
-        ax.legend(
-            [by_label[name] for name in shown],
-            shown,
-            loc="center left",
-            bbox_to_anchor=(1.01, 0.5),
-            frameon=False,
-            fontsize=9,
-            labelcolor=INK,
-            handlelength=1.6,
-            labelspacing=0.7,
-        )
     return ax
+
+
+def legend(ax: Axes, **options: Any) -> None:
+    """A quiet legend."""
+    ax.legend(frameon=False, fontsize=9, labelcolor=INK, **options)
+
+
+def shares(ax: Axes, xlabel: str, ylabel: str) -> Axes:
+    """Quiet axes for two shares, from 0 to 1."""
+    ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel=xlabel, ylabel=ylabel)
+    ax.set_aspect("equal")
+    return finish(ax)
+
+
+def diagonal(
+    ax: Axes, ends: Sequence[float] = (0, 1), *, text: str = "", at: tuple[float, float] = (0.03, 0.07)
+) -> None:
+    """A line from corner to corner, and what it means."""
+    ax.plot(ends, ends, color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
+    if text:
+        ax.text(*at, text, color=SOFT, fontsize=8.5, rotation=45, rotation_mode="anchor")
+
+
+def tell(ax: Axes, lines: Sequence[str], *, in_corner: bool = False) -> None:
+    """Write lines at the lower right, or in the upper left corner."""
+    x, y, side, end = (0.03, 0.97, "left", "top") if in_corner else (0.97, 0.05, "right", "bottom")
+    style: dict[str, Any] = {"color": INK, "fontsize": 9.5, "linespacing": 1.5}
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}  # so that no line runs through it
+    ax.text(x, y, "\n".join(lines), transform=ax.transAxes, ha=side, va=end, zorder=5, bbox=behind, **style)
 
 
 def column(values: Any) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayesmp import metrics
-from bayesmp.plots.style import BLUE, GREEN, INK, PURPLE, SOFT, finish, make_axes
+from bayesmp.plots.style import BLUE, GREEN, PURPLE, diagonal, legend, make_axes, shares
 from bayesmp.plots.taken import Floats, is_classes
 
 if TYPE_CHECKING:
@@ -32,18 +32,15 @@ def ood_curve(familiar: Any, unfamiliar: Any, ax: Axes | None = None, *, by: Seq
     """
     names, scores = _scores(familiar, unfamiliar, by)
     ax = make_axes(ax, size=(4.4, 4.4))
-    ax.plot([0, 1], [0, 1], color=SOFT, linewidth=1.0, dashes=(4, 2.5), zorder=1)
-    ax.text(0.66, 0.61, "guessing", color=SOFT, fontsize=8.5, rotation=45, rotation_mode="anchor")
+    diagonal(ax, text="guessing", at=(0.66, 0.61))
     for name, (inside, outside) in zip(names, scores, strict=True):
         score = np.concatenate([inside, outside])
         is_out = np.arange(len(score)) >= len(inside)
         false_alarms, hits = metrics.roc(score, is_out)
         label = f"{name}: AUROC {metrics.auroc(score, is_out):.3f}"
         ax.plot(false_alarms, hits, color=COLOURS[name], linewidth=1.8, label=label, zorder=3)
-    ax.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="familiar inputs flagged", ylabel="unfamiliar inputs flagged")
-    ax.set_aspect("equal")
-    ax.legend(loc="lower right", frameon=False, fontsize=9, labelcolor=INK, handlelength=1.4)
-    return finish(ax)
+    legend(ax, loc="lower right", handlelength=1.4)
+    return shares(ax, "familiar inputs flagged", "unfamiliar inputs flagged")
 
 
 def _scores(familiar: Any, unfamiliar: Any, by: Sequence[str] | str | None) -> tuple[list[str], list[list[Floats]]]:

@@ -305,8 +305,8 @@ def tell_skew(target: Target, y: NDArray[Any]) -> str:
     middle, largest = float(np.median(y)), float(y.max())
     return (
         f"the target {target.name!r} is positive and very skewed (half of it below {middle:.3g}, the largest "
-        f"{largest:.3g}): its logarithm is easier to learn, and intervals, turned back, stay above 0. Add a column "
-        f"with it, make that the target, and leave this one out with --drop {target.name}"
+        f"{largest:.3g}): its logarithm is easier to learn. Add a column with it, make that the target, and leave this "
+        f"one out with --drop {target.name}"
     )
 
 

@@ -18,8 +18,8 @@ MARGIN = 0.1  # nats by which a score must be worse, and this many examples' own
 EXAMPLES = 2.0
 FIRST_JUDGED = 4  # epochs from which a run is judged
 WHAT_TO_DO = (
-    "Do not use its predictions. Let a short run go on; else look for outliers, for columns that are 0 in almost all "
-    "rows and for columns that are nearly the same, bring x and y to order one, and try larger batches or another seed"
+    "Do not use its predictions. Let a short run go on; else look for outliers and for columns that are rare or nearly "
+    "the same, bring x and y to order one, and try larger batches or another seed"
 )
 
 
