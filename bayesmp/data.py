@@ -1,14 +1,16 @@
-"""Standardising with the moments of the training data: one mean and std for images, one per column for tables."""
+"""Data before training: standardised with the moments of the training data, one mean and std for images, one per column
+for tables; and the paper's toy data.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-__all__ = ["Scaling", "standardise"]
+__all__ = ["Scaling", "sine", "sine_function", "standardise"]
 
 CHUNK = 64  # rows; a float64 copy of a whole image set would take gigabytes, one of a few rows stays in the cache
 
@@ -111,3 +113,30 @@ def as_array(x: Any) -> NDArray[Any]:
             "pandas.get_dummies"
         )
     return array
+
+
+NOISE_STD = 0.05  # of the paper's toy data
+
+
+def sine_function(x: ArrayLike) -> NDArray[np.float64]:
+    r"""The true function of the paper's data: f(x) = 0.5 x + 0.2 sin(2 \pi x) + 0.3 sin(4 \pi x), any shape."""
+    x = np.asarray(x, dtype=np.float64)
+    return np.asarray(0.5 * x + 0.2 * np.sin(2 * np.pi * x) + 0.3 * np.sin(4 * np.pi * x))
+
+
+def sine(
+    n: int = 200, *, low: float = 0.0, high: float = 2.0, noise_std: float = NOISE_STD, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Inputs x (n, 1), uniform in [low, high], and targets y (n,) = f(x) + N(0, noise_std^2).
+
+    The defaults are those of the paper's experiment on depth. The same seed gives the same data on every machine.
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    if not low < high:
+        raise ValueError(f"low must be below high, got low={low}, high={high}")
+    if noise_std < 0.0:
+        raise ValueError(f"noise_std must not be negative, got {noise_std}")
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(low, high, size=(n, 1))
+    return x, sine_function(x[:, 0]) + noise_std * rng.standard_normal(n)

@@ -9,10 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from bayesmp import metrics, plots
 from bayesmp.basics import atomic
+from bayesmp.data import NOISE_STD, sine, sine_function
 from bayesmp.heads import Regression, RegressionPrediction
 from bayesmp.layers import Layer, LeakyReLU, Linear
 from bayesmp.network.network import Network
@@ -23,7 +24,6 @@ EPOCHS = 400  # two to three seconds of one core
 BATCH_SIZE = 50
 HIDDEN = (16, 16, 16)
 LEAK = 0.1
-NOISE_STD = 0.05
 DATA_RANGE = (0.0, 2.0)
 SHOWN_RANGE = (-1.0, 3.0)
 N_TEST = 1000  # fresh noisy points for each row of the table
@@ -56,30 +56,6 @@ class DemoResult:
     def seconds(self) -> float:
         """Time spent in training."""
         return sum(self.history.column("seconds"))
-
-
-def sine_function(x: ArrayLike) -> Floats:
-    r"""The true function of the paper's data: f(x) = 0.5 x + 0.2 sin(2 \pi x) + 0.3 sin(4 \pi x), any shape."""
-    x = np.asarray(x, dtype=np.float64)
-    return np.asarray(0.5 * x + 0.2 * np.sin(2 * np.pi * x) + 0.3 * np.sin(4 * np.pi * x))
-
-
-def sine(
-    n: int = 200, *, low: float = 0.0, high: float = 2.0, noise_std: float = NOISE_STD, seed: int = 0
-) -> tuple[Floats, Floats]:
-    r"""Inputs x (n, 1), uniform in [low, high], and targets y (n,) = f(x) + N(0, noise_std^2).
-
-    The defaults are those of the paper's experiment on depth. The same seed gives the same data on every machine.
-    """
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
-    if not low < high:
-        raise ValueError(f"low must be below high, got low={low}, high={high}")
-    if noise_std < 0.0:
-        raise ValueError(f"noise_std must not be negative, got {noise_std}")
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(low, high, size=(n, 1))
-    return x, sine_function(x[:, 0]) + noise_std * rng.standard_normal(n)
 
 
 def sine_network(hidden: Sequence[int] = HIDDEN, *, seed: int = 0) -> Network:

@@ -1,6 +1,6 @@
 """Data sets: the real ones from their official files, and as benchmarks want them; the paper's toy data."""
 
-from bayesmp.cli.demo import sine, sine_function
+from bayesmp.data import sine, sine_function
 from benchmarks.datasets.download import ChecksumError, DownloadError, MissingDataError, data_directory
 from benchmarks.datasets.prepared import Images, Source, prepare
 from benchmarks.datasets.sets import Dataset, Table, cifar10, find_sets, mnist, svhn_test, uci

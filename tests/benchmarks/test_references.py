@@ -8,7 +8,7 @@ import torch
 from torch.distributions import Categorical, Normal
 
 import bayesmp as bmp
-from bayesmp.cli.demo import sine
+from bayesmp.data import sine
 from benchmarks import truth
 from benchmarks.networks import mlp
 from benchmarks.references import (

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bayesmp.cli.demo import sine, sine_function
+from bayesmp.data import sine, sine_function
 
 
 @pytest.mark.parametrize("x, expected", [(0.0, 0.0), (1.0, 0.5), (0.125, 0.0625 + 0.2 * math.sqrt(0.5) + 0.3)])

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 import bayesmp as bmp  # noqa: E402
 from bayesmp import metrics, plots  # noqa: E402
-from bayesmp.cli.demo import sine, sine_function  # noqa: E402
+from bayesmp.data import sine, sine_function  # noqa: E402
 
 GRID = np.linspace(-1.0, 3.0, 50)
 

@@ -7,7 +7,7 @@ import torch
 from tqdm import tqdm
 
 import bayesmp as bmp
-from bayesmp.cli.demo import sine
+from bayesmp.data import sine
 from bayesmp.sites.sites import Sites
 from tests.helpers import mlp
 from tests.training.schedules.small_runs import HEADS, assert_same_posterior, problem, product_by_hand, visit
