@@ -100,7 +100,8 @@ def test_classes_are_compared_by_logit_and_probability(classes):
     answer = truth.train_case(classes, epochs=5, seed=0, device=CPU)
     network = TINY_CLASSES.network(0)
     x, grid = (torch.as_tensor(part, dtype=torch.float32) for part in (classes.x_train, classes.grid))
-    bmp.fit(network, x, torch.as_tensor(classes.y_train).long(), epochs=5, batch_size=50, seed=0, progress=False)
+    y, options = torch.as_tensor(classes.y_train).long(), {"batch_size": 50, "seed": 0, "progress": False}
+    bmp.fit(network, x, y, epochs=5, learn_prior=False, **options)  # the answer's prior is given
     outputs = network.sample_functions(grid, 4000).double()
     logits = (6.0 * (outputs[..., 1] - outputs[..., 0])).numpy()
     np.testing.assert_allclose(answer.std, logits.std(0), rtol=0.05)

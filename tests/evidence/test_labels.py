@@ -277,7 +277,7 @@ def test_influence_and_history_tell_the_same(n):
     trainer.run(80)
     found = trainer.influence()
     assert float(found.loo_nll.mean()) == pytest.approx(trainer.history.loo_nll[-1], rel=0.02)
-    assert float(found.leverage.sum()) == pytest.approx(trainer.network.belief.degrees_of_freedom, rel=1e-3)
+    assert float(found.leverage.sum()) == pytest.approx(trainer.network.belief.degrees_of_freedom, rel=0.02)
     some = trainer.influence([5, 3])
     torch.testing.assert_close(some.loo_nll, found.loo_nll[[5, 3]], rtol=1e-4, atol=1e-6)
 
@@ -359,8 +359,8 @@ def test_copies_count_once_where_they_are_known_as_copies(monkeypatch, n):
     once = trained([2, 6, 3], x, y)
     once.run("auto")
     told = once.influence().loo_nll
-    for module in ("bayesmp.evidence.influence", "bayesmp.training.schedules.objective"):
-        monkeypatch.setattr(f"{module}.copies_count_once", halves)
+    for module in ("evidence.groups", "evidence.influence", "training.schedules.objective"):
+        monkeypatch.setattr(f"bayesmp.{module}.copies_count_once", halves)
     twice = trained([2, 6, 3], x.repeat(2, 1), y.repeat(2))
     assert bool((twice.schedule._weight == 0.5).all())
     twice.run("auto")

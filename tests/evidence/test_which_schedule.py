@@ -19,7 +19,12 @@ FEW = 60
 @pytest.fixture
 def few(monkeypatch):
     """More weights or rows than these are many."""
-    for place in ("evidence.MAX_RANK", "evidence.MAX_EXACT", "belief.base.MAX_RANK", "schedules.objective.MAX_EXACT"):
+    for place in (
+        "evidence.pass_over_data.MAX_RANK",
+        "evidence.pass_over_data.MAX_EXACT",
+        "belief.base.MAX_RANK",
+        "training.schedules.objective.MAX_EXACT",
+    ):
         monkeypatch.setattr(f"bayesmp.{place}", FEW)
 
 

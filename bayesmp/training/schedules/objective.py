@@ -33,7 +33,7 @@ from bayesmp.evidence import (
     falls_no_more,
     is_even,
 )
-from bayesmp.evidence.groups import copies_count_once, whole_groups
+from bayesmp.evidence.groups import copies_count_once, first_of_copies, whole_groups
 from bayesmp.evidence.leave_one_out import MOST_HELD, without_own
 from bayesmp.evidence.pass_over_data import MAX_EXACT, Evidence, make_basis
 from bayesmp.evidence.unseen import Judged, JudgedLabels, belief_scale, miss_scale, miss_scale_of_labels
@@ -324,7 +324,7 @@ class ObjectiveSchedule(Schedule):
         if rehearsed is not None:
             self._hear_unseen(*rehearsed, descent, groups)
         elif judges:
-            unseen = self._unseen(descent, x, y, order[n_joined : n_joined + MOST_JUDGING])
+            unseen = self._unseen(descent, x, y, self._once(x, y, order[n_joined : n_joined + MOST_JUDGING]))
             self.belief_scale = belief_scale(unseen, settings=self.settings)
         while n_joined < n:
             n_joined = self._joined(GROWTH * n_joined, n)
@@ -350,6 +350,7 @@ class ObjectiveSchedule(Schedule):
             rolled = order.roll(-k * n_late)
             late, rows = rolled[:n_late], rolled[n_late:]
             late = late[~torch.isin(groups[late], groups[rows])]  # a group may be cut in two
+            late = self._once(x, y, late)
             if len(late) == 0:
                 continue
             descent = self.descent(x[rows.to(x.device)], y[rows.to(y.device)])
@@ -358,6 +359,12 @@ class ObjectiveSchedule(Schedule):
             left.append(late)
             found.append(self._unseen(descent, x, y, late))
         return (torch.cat(left), type(found[0]).joined(found)) if left else None  # type: ignore[arg-type]
+
+    def _once(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """These rows, each of those that are known as copies of each other once."""
+        if len(rows) == 0 or not bool((self._weight_of(x, y)[rows.to(self.network.device)] < 1.0).any()):
+            return rows
+        return rows[first_of_copies(x[rows.to(x.device)].cpu(), y[rows.to(y.device)].cpu())]
 
     def _hear_unseen(self, rows: Tensor, unseen: Judged | JudgedLabels, descent: Descent, groups: Tensor) -> None:
         """Let the belief be as wide as rehearsals say, and the formula's misses as large."""
