@@ -72,3 +72,8 @@ def __getattr__(name: str) -> Any:
     if name in ("MPClassifier", "MPRegressor"):
         return getattr(importlib.import_module("bayesmp.estimators"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are imported when they are first used; rooms and imports are not among them."""
+    return sorted([*__all__, "__version__"])

@@ -1,6 +1,8 @@
 """The rule of docs/architecture.md: calls go one way, and each module imports only from its right."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,13 @@ def test_the_documents_show_this_line():
     page = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert f"`{' → '.join(LINE)}`" in page
     assert ", ".join(f"`{name}`" for name in sorted(BESIDE)) in page
+
+
+def test_dir_shows_public_names_only_and_imports_none_of_them():
+    """It showed rooms, Any, TYPE_CHECKING and importlib. In a process of its own, where nothing was used before."""
+    code = (
+        "import sys, bayesmp; names = dir(bayesmp); assert names == sorted([*bayesmp.__all__, '__version__']), names;"
+        "late = [name for name in ('sklearn', 'matplotlib', 'pandas') if name in sys.modules]; assert not late, late;"
+        "assert all(getattr(bayesmp, name) is not None for name in names)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)

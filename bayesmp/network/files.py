@@ -20,7 +20,7 @@ from bayesmp.messages.regime import Regime
 from bayesmp.network.fitted import Fitted
 from bayesmp.network.learned import LEARNED, Learned
 from bayesmp.network.network import Network
-from bayesmp.network.structure import HEADS, LAYERS, Structure
+from bayesmp.network.parts import HEADS, LAYERS
 from bayesmp.network.varying_noise import VaryingNoise
 
 LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weights")  # the same, in files
@@ -116,7 +116,8 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
     with file.understood():
         layers = [persistence.rebuild(part, LAYERS, classes) for part in described.layers]
         head, shape = persistence.rebuild(described.head, HEADS, classes), described.input_shape
-        n_weights = Structure(layers, head, input_shape=shape).n_weights  # which takes no memory
+        shapes = [part for layer in layers for part in layer.weight_shapes().values()]
+        n_weights = sum(map(math.prod, shapes))  # before they take memory
         for name in ("prior.tau", "prior.rho", "start"):
             if file.shape(name) != (n_weights,):
                 raise ValueError(f"{name!r} must have one entry for each of {n_weights:,} weights")

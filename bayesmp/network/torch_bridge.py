@@ -111,7 +111,7 @@ def from_torch(
         {name: _weight(source, name).detach().to("cpu", torch.float64) for name in layer.weight_shapes()}
         for layer, source in zip(layers, sources, strict=True)
     ]
-    start = network.pack_tensors(_scaled(trained, 1.0 / head.logits_per_output()))
+    start = network.flat.pack(_scaled(trained, 1.0 / head.logits_per_output()))
     if not bool(start.isfinite().all()):
         raise ValueError("the module has weights that are NaN or infinite; its training must have diverged")
     if weights == "prior":

@@ -15,8 +15,8 @@ import bayesmp as bmp
 from bayesmp.basics import persistence
 from bayesmp.heads import Argmax, Regression, Softmax
 from bayesmp.messages.gaussian import Gaussian
-from bayesmp.network.structure import HEADS
-from bayesmp.network.structure import LAYERS as LAYER_TYPES
+from bayesmp.network.parts import HEADS
+from bayesmp.network.parts import LAYERS as LAYER_TYPES
 from tests.helpers import blobs, linear_data, mlp, snapshot
 from tests.layers.test_contract import LAYERS
 
