@@ -24,7 +24,7 @@ def regression_run(n=40, *, schedule="parallel", epochs=3, batch_size=8, head=No
 def sites_of(trainer) -> dict[int, list[torch.Tensor]]:
     """What is stored for each batch, by its id, copied."""
     parts = (trainer.sites.slope, trainer.sites.rho, trainer.sites.head)
-    return {batch: [part[row].clone() for part in parts] for row, batch in enumerate(trainer.batch_ids)}
+    return {batch: [part[row].clone() for part in parts] for row, batch in enumerate(trainer.data.batch_ids)}
 
 
 def assert_same_sites(found, expected) -> None:
@@ -41,7 +41,7 @@ def assert_holds(trainer, examples: dict[int, tuple[torch.Tensor, torch.Tensor]]
         assert torch.equal(trainer.x[row], x.to(trainer.x)) and torch.equal(trainer.y[row], y.to(trainer.y))
     members = [part.tolist() for part in trainer.members]
     assert sorted(itertools.chain(*members)) == list(range(len(examples))) and all(members)
-    assert len(trainer.members) == len(trainer.sites) == len(trainer.batch_ids) == len(set(trainer.batch_ids))
+    assert len(trainer.members) == len(trainer.sites) == len(trainer.data.batch_ids) == len(set(trainer.data.batch_ids))
     assert trainer.check_invariant() < 1e-3
 
 

@@ -43,14 +43,14 @@ def train(case: str, answer: Path, folder: Path | None, every: int = 1) -> None:
     sizes, head, (x, y), options = CASES[case]
     network = mlp(sizes, head)
     checkpoint = {} if folder is None else {"checkpoint": folder, "every": every}
-    take = Trainer._take
+    take = Trainer.take
 
     def noted(trainer: Trainer, file: persistence.SavedFile) -> None:
         take(trainer, file)
         with open(answer.with_suffix(".resumed"), "a") as notes:
             print(trainer.n_epochs, file=notes)
 
-    Trainer._take = noted  # type: ignore[method-assign]
+    Trainer.take = noted  # type: ignore[method-assign]
     history = bmp.fit(network, x, y, batch_size=16, **checkpoint, **options)
     prediction = vars(network.predict(x))
     tensors = {**network.state(), **{name: part for name, part in prediction.items() if isinstance(part, torch.Tensor)}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+
+from bayesmp.basics.telling import warn_user
 
 LARGEST_SIZE = 20.0  # root mean square of a column beyond which it counts as not scaled
 FAR = 20.0  # standard deviations of a run's data, from their mean, beyond which new values are told of
@@ -139,7 +140,7 @@ def _is_off_scale(size: float) -> bool:
     return size > LARGEST_SIZE or 0.0 < size < 1.0 / LARGEST_SIZE
 
 
-def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
+def warn_of_scale(x: Tensor, y: Tensor) -> None:
     """Warn of inputs or real targets that are far from order one, which priors expect, and say what to do."""
     columns, targets = x.detach().flatten(1).double(), y.detach().double()
     size = columns.square().mean(0).sqrt()
@@ -154,14 +155,14 @@ def warn_of_scale(x: Tensor, y: Tensor, *, stacklevel: int) -> None:
     else:
         return
     remedy = "scale them with bayesmp.data.standardise, or use MPRegressor and MPClassifier, which do"
-    warnings.warn(f"{seen}; priors expect numbers of order one; {remedy}", stacklevel=stacklevel + 1)
+    warn_user(f"{seen}; priors expect numbers of order one; {remedy}")
 
 
 def _moments(values: Tensor) -> str:
     return f"mean {float(values.mean()):.3g} and standard deviation {float(values.std(correction=0)):.3g}"
 
 
-def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> None:
+def warn_if_far(new: Tensor, seen: Tensor, name: str) -> None:
     """Warn of new inputs or real targets far from all that a run has seen, and say what to do."""
     if not new.is_floating_point():
         return
@@ -171,11 +172,10 @@ def warn_if_far(new: Tensor, seen: Tensor, name: str, *, stacklevel: int) -> Non
     distance = float(gap[row, column].abs())
     if distance > FAR:
         where = f"in column {column} of row {row}" if gap.shape[1] > 1 else f"in row {row}"
-        warnings.warn(
+        warn_user(
             f"{name} is not scaled as the data of the run: {float(new.flatten(1)[row, column]):.3g} {where} lies "
             f"{distance:.0f} standard deviations from their mean; scale new data as the first ones were, or mend such "
-            "rows",
-            stacklevel=stacklevel + 1,
+            "rows"
         )
 
 

@@ -152,7 +152,7 @@ class Argmax(Classifier):
         if not self.is_heard_in_training:
             return super().prior_given(heard)
         expected = USUAL_LINK * self.natural_scale * math.sqrt(self.target_var / heard)
-        return self._around(expected) - self._around(self.natural_scale)
+        return self.prior_around(expected) - self.prior_around(self.natural_scale)
 
     def tell_learned(self, log_weights: Tensor) -> str:
         if not self.is_heard_in_training:

@@ -131,9 +131,9 @@ class Classifier(Head[ClassPrediction]):
 
     def prior_log_weights(self) -> Tensor:
         """Log-normal around the natural scale; some hundred examples outweigh it."""
-        return self._around(self.natural_scale)
+        return self.prior_around(self.natural_scale)
 
-    def _around(self, scale: float) -> Tensor:
+    def prior_around(self, scale: float) -> Tensor:
         """Log-normal prior over the link scales of the grid."""
         prior = torch.zeros_like(self.grid)
         if self.is_learned:

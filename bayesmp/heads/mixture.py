@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesmp.basics import checks
 from bayesmp.heads.classification import ClassPrediction
-from bayesmp.heads.regression_prediction import LocalNoise, RegressionPrediction, Scaling
+from bayesmp.heads.regression_prediction import LocalNoise, RegressionPrediction, Scaling, changed, reach_of
 from bayesmp.messages.noise import noise_mixture
 
 HALVINGS = 60  # of the bracket of a quantile, down to rounding
@@ -72,7 +72,7 @@ class RegressionMixture(RegressionPrediction):
         noise, local = _noise_of_all([LocalNoise(one.noise_var, one.noise_spread) for one in members], means), None
         if any(member.local_noise is not None for member in members):
             mean = means.mean(0)
-            local = _noise_of_all([member._noise for member in members], means).map(lambda part: part.expand_as(mean))
+            local = _noise_of_all([member.noise for member in members], means).map(lambda part: part.expand_as(mean))
         return cls(means.mean(0), var, noise.var, noise.spread, local, members=tuple(members))
 
     @property
@@ -89,12 +89,12 @@ class RegressionMixture(RegressionPrediction):
         return _end(self, min(p, 1.0 - p), is_upper=p > 0.5)
 
     def log_prob(self, y: Any) -> Tensor:
-        y = self._check_targets(y)
+        y = self.check_targets(y)
         each = torch.stack([member.log_prob(y) for member in self.members])
         return torch.logsumexp(each, 0) - math.log(len(self.members))
 
     def cdf(self, y: Any) -> Tensor:
-        y = self._check_targets(y)
+        y = self.check_targets(y)
         return torch.stack([member.cdf(y) for member in self.members]).mean(0)
 
     def sample(self, n: int = 1, *, seed: int = 0) -> Tensor:
@@ -159,7 +159,7 @@ def _end(prediction: RegressionPrediction, tail: float, *, is_upper: bool) -> Te
         by the probability of the tail itself, which does not cancel.
     """
     if not isinstance(prediction, RegressionMixture):
-        reach = prediction._reach(tail)
+        reach = reach_of(prediction, tail)
         return prediction.mean + reach if is_upper else prediction.mean - reach
     members = [_in_double(member) for member in prediction.members]
     ends = torch.stack([_end(member, tail, is_upper=is_upper) for member in members])
@@ -182,7 +182,7 @@ def _beyond(prediction: RegressionPrediction, y: Tensor, *, is_upper: bool) -> T
 def _in_double(prediction: RegressionPrediction) -> RegressionPrediction:
     if isinstance(prediction, RegressionMixture):
         return RegressionMixture.of([_in_double(member) for member in prediction.members])
-    wide = prediction._map(torch.Tensor.double)
+    wide = changed(prediction, torch.Tensor.double)
     return replace(wide, noise_var=prediction.noise_var.double(), noise_spread=prediction.noise_spread.double())
 
 

@@ -64,12 +64,12 @@ class RegressionPrediction:
     @property
     def aleatoric_var(self) -> Tensor:
         """Variance of the noise at each row, of the shape of the mean: what more data would not take away."""
-        return self._noise.var.to(self.mean).expand_as(self.mean)
+        return self.noise.var.to(self.mean).expand_as(self.mean)
 
     @property
     def var(self) -> Tensor:
         """Variance of a new target: epistemic_var + aleatoric_var."""
-        return self.epistemic_var + self._noise.var
+        return self.epistemic_var + self.noise.var
 
     @property
     def std(self) -> Tensor:
@@ -78,29 +78,29 @@ class RegressionPrediction:
     @property
     def is_gaussian(self) -> bool:
         """Whether the noise has no tails but those of a Gaussian."""
-        return not bool((self._noise.spread > 0).any())
+        return not bool((self.noise.spread > 0).any())
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the central interval that holds a new target with this probability."""
         level = checks.check_probability(level, "level")
-        reach = self._reach(0.5 - 0.5 * level)
+        reach = reach_of(self, 0.5 - 0.5 * level)
         return self.mean - reach, self.mean + reach
 
     def quantile(self, p: float) -> Tensor:
         """The value below which a new target lies with probability p."""
         p = checks.check_probability(p, "p")
-        return self.mean - self._reach(p) if p < 0.5 else self.mean + self._reach(1.0 - p)
+        return self.mean - reach_of(self, p) if p < 0.5 else self.mean + reach_of(self, 1.0 - p)
 
     def log_prob(self, y: Any) -> Tensor:
         """Log-density of new targets y, one number per target; its mean is the log-likelihood of a test set."""
-        gap = self._check_targets(y) - self.mean
+        gap = self.check_targets(y) - self.mean
         if self.is_gaussian:
             return -0.5 * (gap.square() / self.var + torch.log(2.0 * math.pi * self.var))
         return noisy_log_density(gap, *self._parts())
 
     def cdf(self, y: Any) -> Tensor:
         """Probability that a new target lies below y, one number per target; even between 0 and 1 if all is right."""
-        gap = self._check_targets(y) - self.mean
+        gap = self.check_targets(y) - self.mean
         return normal_cdf(gap / self.std) if self.is_gaussian else noisy_cdf(gap, *self._parts())
 
     def sample(self, n: int = 1, *, seed: int = 0) -> Tensor:
@@ -113,8 +113,8 @@ class RegressionPrediction:
         draws = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.mean)
         if self.is_gaussian:
             return self.mean + self.std * draws
-        ratios = draw_noise(shape, self._noise.spread, generator).to(self.mean)
-        return self.mean + (self.epistemic_var + ratios * self._noise.var).sqrt() * draws
+        ratios = draw_noise(shape, self.noise.spread, generator).to(self.mean)
+        return self.mean + (self.epistemic_var + ratios * self.noise.var).sqrt() * draws
 
     def undo(self, scaling: Scaling) -> RegressionPrediction:
         """The same prediction in the units that targets had before `scaling` (data.Scaling) standardised them."""
@@ -132,13 +132,13 @@ class RegressionPrediction:
         """One output: (n,) instead of (n, 1)."""
         if self.mean.shape[1:] != (1,):
             raise ValueError(f"flat() takes predictions of one output, (n, 1), got {tuple(self.mean.shape)}")
-        return self._map(lambda part: part[:, 0])
+        return changed(self, lambda part: part[:, 0])
 
     def __len__(self) -> int:
         return len(self.mean)
 
     def __getitem__(self, rows: Any) -> RegressionPrediction:
-        return self._map(lambda part: part[rows])
+        return changed(self, lambda part: part[rows])
 
     @staticmethod
     def concatenate(parts: list[RegressionPrediction]) -> RegressionPrediction:
@@ -152,29 +152,16 @@ class RegressionPrediction:
             else None,
         )
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> RegressionPrediction:
-        """The same function on all that there is per row; a noise of each output (`undo`) becomes that of each row."""
-        local = None if self.local_noise is None else self.local_noise.map(function)
-        noise = self.noise_var if self.noise_var.numel() == 1 else function(self.noise_var.expand_as(self.mean))
-        mean, var = function(self.mean), function(self.epistemic_var)
-        return replace(self, mean=mean, epistemic_var=var, noise_var=noise, local_noise=local)
-
     @property
-    def _noise(self) -> LocalNoise:
+    def noise(self) -> LocalNoise:
         """The noise that targets have: that of their row where it is known, else the same for all."""
         return LocalNoise(self.noise_var, self.noise_spread) if self.local_noise is None else self.local_noise
 
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Variance of the outputs, variance and spread of the noise, as the equations take them."""
-        return self.epistemic_var, self._noise.var.to(self.mean), self._noise.spread.to(self.mean)
+        return self.epistemic_var, self.noise.var.to(self.mean), self.noise.spread.to(self.mean)
 
-    def _reach(self, tail: float) -> Tensor:
-        """How far from the mean the upper and the lower tail of this probability begin."""
-        if self.is_gaussian:
-            return -NormalDist().inv_cdf(tail) * self.std
-        return noisy_reach(tail, *self._parts())
-
-    def _check_targets(self, y: Any) -> Tensor:
+    def check_targets(self, y: Any) -> Tensor:
         """y as a tensor of the prediction's shape, or a ValueError."""
         y = checks.as_tensor(y, "y").to(self.mean)
         is_single = y.dim() == 0 or self.mean.dim() == 0
@@ -183,3 +170,21 @@ class RegressionPrediction:
         if y.shape != self.mean.shape:
             raise ValueError(f"y must have the shape of the prediction, {tuple(self.mean.shape)}, got {tuple(y.shape)}")
         return y
+
+
+def changed(prediction: RegressionPrediction, function: Callable[[Tensor], Tensor]) -> RegressionPrediction:
+    """The same function on all that a single network says per row; a noise of each output (`undo`) becomes that of each
+    row.
+    """
+    mean, noise_var, local_noise = prediction.mean, prediction.noise_var, prediction.local_noise
+    local = None if local_noise is None else local_noise.map(function)
+    noise = noise_var if noise_var.numel() == 1 else function(noise_var.expand_as(mean))
+    var = function(prediction.epistemic_var)
+    return replace(prediction, mean=function(mean), epistemic_var=var, noise_var=noise, local_noise=local)
+
+
+def reach_of(prediction: RegressionPrediction, tail: float) -> Tensor:
+    """How far from the mean of a single network's prediction the upper and the lower tail of this probability begin."""
+    if prediction.is_gaussian:
+        return -NormalDist().inv_cdf(tail) * prediction.std
+    return noisy_reach(tail, *prediction._parts())

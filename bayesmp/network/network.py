@@ -30,8 +30,8 @@ from bayesmp.network.graph import Graph
 from bayesmp.network.learned import LEARNED, Learned
 from bayesmp.network.linearised import Linearised
 from bayesmp.network.old_data import Yesterday, check_belief
-from bayesmp.network.shapes import ImageSizeError, find_input_shape, shapes_along
 from bayesmp.network.parts import ELSEWHERE, HEADS, LAYERS, check_head, check_layers, given_priors
+from bayesmp.network.shapes import ImageSizeError, find_input_shape, shapes_along
 from bayesmp.network.varying_noise import VaryingNoise
 
 if TYPE_CHECKING:
@@ -360,7 +360,8 @@ class Network(Generic[P]):
 
     def learned(self) -> Learned:
         """What training has learned, and `reset` takes back."""
-        return Learned(**{name: getattr(self, name) for name in LEARNED})
+        belief = self.belief  # first: if it is due, making it changes others of these
+        return Learned(**{**{name: getattr(self, name) for name in LEARNED}, "belief": belief})
 
     def learn(self, learned: Learned) -> None:
         """Take what a network of the same layers and head has learned."""

@@ -71,6 +71,9 @@ class StoragePlan:
 class Sites:
     """One site per batch for all weights, (n, w) each of slope and rho, and for the head's constant, (n, k).
 
+    `store` is where they lie, (2, n, w); with staging, rows may be newer on the device, and `slope` and `rho` wait for
+    them.
+
     Args:
         n_sites: number of batches.
         n_weights, n_grid: entries of a weight site and of a head site.
@@ -90,17 +93,18 @@ class Sites:
     ) -> None:
         self.plan = plan
         self.dtype, self.device = dtype, device
-        self._rows, self._holder = self._allocate((2, n_sites, n_weights), plan)
+        self.store, self._holder = self._allocate((2, n_sites, n_weights), plan)
         self.origin = torch.zeros(n_weights, dtype=dtype, device=device)
         self.shift = torch.zeros(n_weights, dtype=torch.float64, device=device)  # sums over all visits
         self.offset = torch.zeros(n_weights, dtype=torch.float64, device=device)
         self.head = torch.zeros(n_sites, n_grid, dtype=torch.float64, device=device)
         self._staging = self._make_staging()
+        self._numbers = torch.arange(n_sites, device=device)
 
     def _make_staging(self) -> Staging | None:
         if self.device.type != "cuda" or self._holder is None:
             return None
-        return Staging(self._rows, self._holder, self.device)
+        return Staging(self.store, self._holder, self.device)
 
     @property
     def slope(self) -> Tensor:
@@ -113,7 +117,7 @@ class Sites:
         return self._complete()[1]
 
     def _complete(self) -> Tensor:
-        return self._rows if self._staging is None else self._staging.complete()
+        return self.store if self._staging is None else self._staging.complete()
 
     def state(self) -> dict[str, Tensor]:
         """All tensors of the store, to be saved, or filled from a file (then call `recount`)."""
@@ -132,23 +136,23 @@ class Sites:
             self._staging.recount()
 
     def __len__(self) -> int:
-        return self._rows.shape[1]
+        return self.store.shape[1]
 
     def get(self, index: SiteIndex) -> tuple[Tensor, Tensor]:
         """(slope, rho) of one batch as stored, ready for arithmetic."""
         if index.is_staged and self._staging is not None:
             slope, rho = self._staging.old
         elif self.plan.place == "device":
-            slope, rho = self._rows.index_select(1, index.tensor).view(2, -1).unbind(0)
+            slope, rho = self.store.index_select(1, index.tensor).view(2, -1).unbind(0)
         else:  # copies, even on the same device: the row may be replaced before the old site is used
             slope, rho = (part[index.row].to(self.device, copy=True) for part in self._complete())
         return self._widen(slope), self._widen(rho)
 
     def row(self, index: SiteIndex) -> tuple[Tensor, Tensor] | None:
         """(slope, rho) of one batch on the CPU, to be changed in place; None elsewhere, or in another precision."""
-        if self._staging is not None or self._rows.device.type != "cpu" or self.plan.dtype != self.dtype:
+        if self._staging is not None or self.store.device.type != "cpu" or self.plan.dtype != self.dtype:
             return None
-        return self._rows[0, index.row], self._rows[1, index.row]
+        return self.store[0, index.row], self.store[1, index.row]
 
     def replace(self, index: SiteIndex, slope: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """Put a new site in place of the old one; returns it as stored, i.e. rounded to the store's precision."""
@@ -156,7 +160,7 @@ class Sites:
         if index.is_staged and self._staging is not None:
             self._staging.replace(slope, rho)
         elif self.plan.place == "device":
-            for part, row in zip(self._rows, (slope, rho), strict=True):
+            for part, row in zip(self.store, (slope, rho), strict=True):
                 part.index_copy_(0, index.tensor, row[None])
         else:
             for part, row in zip(self._complete(), (slope, rho), strict=True):
@@ -188,7 +192,7 @@ class Sites:
 
     def index(self, row: int) -> SiteIndex:
         """The index of the site in this row."""
-        return SiteIndex(row, torch.tensor([row], device=self.device))
+        return SiteIndex(row, self._numbers[row : row + 1])
 
     def common(self, rho: Tensor) -> Tensor:
         """What is added to the stored slope of a site with precision rho, in double precision."""
@@ -260,7 +264,8 @@ class Sites:
         rows[1, len(kept) :] = 0.0
         self.head = torch.cat([self.head[list(kept)], self.head.new_zeros(n_new, self.head.shape[1])])
         self.plan = plan
-        self._rows, self._holder = rows, holder
+        self.store, self._holder = rows, holder
+        self._numbers = torch.arange(n, device=self.device)
         self._staging = self._make_staging()
         if self._staging is not None:
             self._staging.take_all()
@@ -274,12 +279,12 @@ class Sites:
         if self._staging is not None:
             self._staging.fill(torch.stack([torch.zeros_like(rho), rho]))
             return
-        self._rows[0].zero_()
-        self._rows[1].copy_(rho.expand(len(self), -1))
+        self.store[0].zero_()
+        self.store[1].copy_(rho.expand(len(self), -1))
 
     def posterior(self, prior: Gaussian) -> Gaussian:
         """prior x all sites, summed in double precision so that no drift builds up over epochs."""
-        slope, rho = (self._total(part) for part in self._rows) if self._staging is None else self._staging.totals
+        slope, rho = (self._total(part) for part in self.store) if self._staging is None else self._staging.totals
         slope = slope + len(self) * self.shift
         total = Gaussian(slope + rho * (self.origin.double() + self.offset), rho)
         return (prior.map(torch.Tensor.double) * total).map(lambda part: part.to(self.dtype))

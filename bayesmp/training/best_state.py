@@ -13,7 +13,7 @@ too good: until visits have been many and all noise is heard, the latest state i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,29 +68,15 @@ class KeptState:
 
 
 def tensors_of(run: Run) -> dict[str, Tensor]:
-    """The tensors that visits change, not copied."""
+    """The tensors that visits change, not copied: the run's and the network's."""
     own = run.network.state()
     return {
-        **{f"run.{name}": part for name, part in run._state().items()},
+        **{f"run.{name}": part for name, part in run.state().items()},
         **{name: own[name] for name in LEARNED_TENSORS},
     }
 
 
 # --- in training -----------------------------------------------------------------------------------------------------
-
-
-def stands(run: Run) -> bool:
-    """Whether the last epoch stands; if it has diverged, it is taken back.
-
-    Schedules without a length of their steps are left alone: the same epoch would come again.
-    """
-    if not run.schedule.has_step_length:
-        return True
-    if has_diverged(run):
-        take_back(run)
-        return False
-    run.schedule.step_length = min(1.0, GROWTH * run.schedule.step_length)
-    return True
 
 
 def has_diverged(run: Run) -> bool:
@@ -101,7 +87,7 @@ def has_diverged(run: Run) -> bool:
     )
     if not is_finite:
         return True
-    records = [record for record in run.history if record.epoch > run._changed_at]
+    records = [record for record in run.history if record.epoch > run.history.changed_at]
     anew = [k for k in range(1, len(records)) if _comes_again(*records[k - 1 : k + 1])]
     records = records[anew[-1] :] if anew else records
     scores = [training_score(record) for record in records[:-1] if not record.is_taken_back]
@@ -127,52 +113,16 @@ def training_score(record: EpochRecord) -> float:
 
 def _score_of_one_guess(run: Run) -> float:
     """The same of the targets' mean, or of the shares of the classes."""
-    if not run.y.is_floating_point():
+    if not run.data.y.is_floating_point():
         return constant_nll(run)
-    return 0.5 * math.log(max(float(run.y.double().var(0, correction=0).mean()), math.ulp(0.0)))
-
-
-def take_back(run: Run) -> None:
-    """Go on from the state that was kept, with shorter steps. Where none is kept yet, numbers that are not finite send
-    the run back to its start.
-    """
-    length = SHORTER * run.schedule.step_length
-    if run._best is not None:
-        go_back(run, run._best)
-    elif not all(bool(part.isfinite().all()) for part in tensors_of(run).values()):
-        _start_again(run)
-    run.schedule.step_length = length
-    run.history.records[-1] = replace(run.history[-1], is_taken_back=True)
-
-
-@torch.inference_mode()
-def _start_again(run: Run) -> None:
-    network = run.network
-    with torch.inference_mode(False):
-        network.reset()
-    run.schedule.resume({"n_visits": 0, "next_renewal": 1})
-    run._start()
-    run._last_mean.copy_(network.marginal.mean)
-
-
-def refresh(run: Run, epoch: int) -> None:
-    """Refresh the belief after an epoch, and keep the state if it is the best; what cannot be computed has diverged."""
-    try:
-        run._refresh_in_training(epoch)
-    except NOT_COMPUTED:
-        if not run.schedule.has_step_length:
-            raise
-        take_back(run)
-    else:
-        if not run.schedule.takes_all_data:  # whose objective only falls
-            run._best = keep_if_best(run, run._best)
+    return 0.5 * math.log(max(float(run.data.y.double().var(0, correction=0).mean()), math.ulp(0.0)))
 
 
 def keep_if_best(run: Run, kept: KeptState | None, *, settings: Settings = SETTINGS) -> KeptState | None:
     """What to go back to, asked after a refresh: this state, or what was kept."""
     record = run.history[-1]
     score, in_training = record.loo["nll"], record.metrics["nll"]
-    is_early = (run.n_epochs - run._changed_at) * len(run.members) < settings.trusted_visits
+    is_early = (run.n_epochs - run.history.changed_at) * len(run.data.members) < settings.trusted_visits
     is_cut = record.loo["clipped"] > settings.most_clipped
     is_trusted = not (is_early or is_cut or run.schedule.held_back() is not None)
     if not math.isfinite(score) or (kept is not None and not _is_better(score, in_training, is_trusted, kept)):
@@ -195,30 +145,9 @@ def _is_better(score: float, in_training: float, is_trusted: bool, kept: KeptSta
 # --- at the end ------------------------------------------------------------------------------------------------------
 
 
-def finish(run: Run) -> str:
-    """Believe anew at the end of a run, at the best state if the run has become much worse than that; returns what to
-    add to why it ended.
-    """
-    try:
-        run._finish()
-        if run._best is None or not ends_worse(run, run._best):
-            return _tell_taken_back(run)
-    except NOT_COMPUTED:
-        if not run.schedule.has_step_length:
-            raise
-        if run._best is None:
-            _start_again(run)
-            run._finish()
-            return "; it diverged, and is back at its start"
-    assert run._best is not None
-    go_back(run, run._best)
-    run.history.records[-1] = replace(run.history[-1], loo={}, is_taken_back=True)
-    run._finish()
-    return f"; went back to the state after epoch {run._best.epoch}"
-
-
-def _tell_taken_back(run: Run) -> str:
-    n = sum(record.is_taken_back for record in run.history if record.epoch > run._changed_at)
+def tell_taken_back(run: Run) -> str:
+    """How many epochs were taken back, to be added to why a run has ended."""
+    n = sum(record.is_taken_back for record in run.history if record.epoch > run.history.changed_at)
     return f"; {n} epochs diverged and were taken back" if n else ""
 
 
@@ -259,13 +188,13 @@ class KeptHeader:
     prior_width: PositiveFloat
 
 
-def from_file(run: Run, file: SavedFile, found: KeptHeader | None) -> KeptState | None:
+def from_file(run: Run, file: SavedFile, header: KeptHeader | None) -> KeptState | None:
     """What the run in an open file may go back to; `run` is filled with the rest of it."""
-    if found is None:
+    if header is None:
         return None
-    if found.counters.keys() != run.schedule.counters().keys() or found.epoch > run.n_epochs:
+    if header.counters.keys() != run.schedule.counters().keys() or header.epoch > run.n_epochs:
         raise ValueError("best_state is of another run")
-    kept = tensors_of(run).items()
-    tensors = {name: file.like(like, f"best_state.{name}", is_finite=False).to(like.device) for name, like in kept}
-    numbers = found.epoch, found.scores, found.is_trusted, found.counters, found.regime, found.prior_width
+    own = tensors_of(run).items()
+    tensors = {name: file.like(like, f"best_state.{name}", is_finite=False).to(like.device) for name, like in own}
+    numbers = header.epoch, header.scores, header.is_trusted, header.counters, header.regime, header.prior_width
     return KeptState(*numbers, tensors)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from bayesmp.basics import checks, persistence
+from bayesmp.basics.telling import warn_user
 
 EVERY = 10  # epochs
 KEEP = 2  # files: one more than needed, should the disk damage one
@@ -55,7 +55,7 @@ class Checkpoints:
         """Whether a checkpoint belongs to the end of this epoch."""
         return epoch % self.every == 0
 
-    def write(self, epoch: int, save: Callable[[Path], None], *, stacklevel: int) -> None:
+    def write(self, epoch: int, save: Callable[[Path], None]) -> None:
         """Write the file of this epoch, then remove the oldest ones; if it fails, warn, and leave the others alone.
 
         Training is worth more than a file of it: it goes on, and the next checkpoint may find room.
@@ -63,7 +63,6 @@ class Checkpoints:
         Args:
             epoch: after which the run is.
             save: writes it to a path.
-            stacklevel: of a warning.
         """
         failed = f"the checkpoint of epoch {epoch} could not be written"
         try:
@@ -72,12 +71,9 @@ class Checkpoints:
             failed = "old checkpoints could not be removed"
             self._tidy(epoch)
         except OSError as error:
-            warnings.warn(
-                f"{failed}: {error}; training goes on, and earlier checkpoints are as they were",
-                stacklevel=stacklevel + 1,
-            )
+            warn_user(f"{failed}: {error}; training goes on, and earlier checkpoints are as they were")
 
-    def read_newest(self, read: Callable[[Path], T], *, stacklevel: int) -> T | None:
+    def read_newest(self, read: Callable[[Path], T]) -> T | None:
         """What `read` makes of the newest file that is whole, None if there is none; a warning names damaged ones.
 
         A file that is whole but does not fit (other data, other settings, a later format) is an error, not skipped.
@@ -86,7 +82,7 @@ class Checkpoints:
             try:
                 return read(path)
             except persistence.DamagedFileError as error:
-                warnings.warn(f"skipped a checkpoint: {error}", stacklevel=stacklevel + 1)
+                warn_user(f"skipped a checkpoint: {error}")
         return None
 
     def _epochs(self) -> dict[Path, int]:

@@ -6,10 +6,10 @@ A network that is worse than that has not been trained, whatever else looks righ
 from __future__ import annotations
 
 import math
-import warnings
 
 import torch
 
+from bayesmp.basics.telling import warn_user
 from bayesmp.training.history import EpochRecord
 from bayesmp.training.run import Run
 
@@ -25,7 +25,7 @@ WHAT_TO_DO = (
 
 def constant_nll(run: Run) -> float:
     """NLL of the best constant, per example and output; -inf if targets do not vary, where it has no error."""
-    y = run.y
+    y = run.data.y
     if not y.is_floating_point():
         shares = torch.bincount(y.flatten()).double() / y.numel()
         return -float(torch.special.xlogy(shares, shares).sum())
@@ -45,10 +45,10 @@ def is_worse(run: Run) -> bool:
     those with equal inputs are, leave no data: their score is the prior's, and says nothing of the run.
     """
     constant = constant_nll(run)
-    if run.n_epochs - run._changed_at < FIRST_JUDGED or constant == -math.inf:
+    if run.n_epochs - run.history.changed_at < FIRST_JUDGED or constant == -math.inf:
         return False
-    bound = constant + MARGIN + EXAMPLES / len(run.y)
-    loo = run.history[-1].loo if bool(run.groups.any()) else {}
+    bound = constant + MARGIN + EXAMPLES / len(run.data)
+    loo = run.history[-1].loo if bool(run.data.groups.any()) else {}
     scores = [_standing(run).metrics["nll"], *([loo["nll"]] if "nll" in loo else [])]
     return any(not score <= bound for score in scores)
 
@@ -58,15 +58,14 @@ def _standing(run: Run) -> EpochRecord:
     return next((record for record in reversed(run.history.records) if not record.is_taken_back), run.history[-1])
 
 
-def warn(run: Run, *, stacklevel: int) -> None:
+def warn(run: Run) -> None:
     """Say what happened, and what to do."""
-    kind = "the shares of the classes" if not run.y.is_floating_point() else "the targets' mean and variance"
+    kind = "the shares of the classes" if not run.data.y.is_floating_point() else "the targets' mean and variance"
     left_out = run.history[-1].loo.get("nll", math.nan)
-    warnings.warn(
+    warn_user(
         f"training ended {WORSE}: NLL {_standing(run).metrics['nll']:.3g} in training and {left_out:.3g} left out, "
         f"where {kind} alone have {constant_nll(run):.3g}. {WHAT_TO_DO}",
         category(WORSE),
-        stacklevel=stacklevel + 1,
     )
 
 

@@ -47,9 +47,9 @@ def fit(
     epochs = checks.check_epochs(epochs, least=1)
     checks.check_positive_int(max_epochs, "max_epochs")
     if checkpoint is None:
-        return Trainer(network, x, y, **options)._train(epochs, max_epochs, progress, stacklevel=3)
+        return Trainer(network, x, y, **options).run(epochs, max_epochs=max_epochs, progress=progress)
     trainer = _go_on(network, x, y, Checkpoints(checkpoint, every=every, keep=keep), epochs, options)
-    return trainer._train_until(epochs, max_epochs, progress, stacklevel=3)
+    return trainer.run_until(epochs, max_epochs=max_epochs, progress=progress)
 
 
 def _go_on(
@@ -66,7 +66,7 @@ def _go_on(
             remedy = "; choose another folder for a new run"
             check_same_network(network, file, remedy)
             run_files.check_same_config(trainer.config, file, remedy)
-            trainer._take(file)
+            trainer.take(file)
             if not isinstance(epochs, str) and trainer.n_epochs > epochs:
                 raise ValueError(
                     f"{file.path!r} holds a run of {trainer.n_epochs} epochs, more than the {epochs} asked for{remedy}"
@@ -75,7 +75,7 @@ def _go_on(
 
     try:
         x, y = examples.as_arrays(x, y)
-        trainer = checkpoints.read_newest(read, stacklevel=3)
+        trainer = checkpoints.read_newest(read)
         if trainer is None:
             network.description()  # says now if it cannot be saved
             checkpoints.make_folder()

@@ -82,6 +82,11 @@ class History:
         """Leave-one-out RMSE, or share of wrong classes, after every epoch; NaN as in `loo_nll`."""
         return [record.loo.get("rmse", record.loo.get("error", math.nan)) for record in self.records]
 
+    @property
+    def changed_at(self) -> int:
+        """The epoch after which the data were changed last; 0 if they never were."""
+        return self.changes[-1].epoch if self.changes else 0
+
     def __repr__(self) -> str:
         if not self.records:
             return "History(no epochs yet)"

@@ -46,23 +46,19 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     network.reset()
     x, y = torch.cat([run.x for run in runs]), torch.cat([run.y for run in runs])
     with_objective = all(run.has_objective for run in runs)
-    merged = Trainer._with_known(network, x, y, first.config, with_objective=with_objective)
-    network.flat_targets = merged._flat_targets = first.network.flat_targets
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
-    merged._arrange([rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members])
-    merged._start()
+    members = [rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members]
+    merged = Trainer.on_known_data(network, x, y, first.config, with_objective=with_objective, members=members)
+    network.flat_targets = first.network.flat_targets
     network.widen_prior(*_widths_of(runs))
     if len({run.has_objective for run in runs}) == 1:  # else they know different things, and visits tell them anew
         merged.schedule.join([run.schedule for run in runs])
     _take_sites(merged, runs)
     merged.schedule.refresh()
-    merged._last_mean.copy_(network.marginal.mean)
     notes = [Change(0, MERGED, len(run.y), len(merged.y)) for run in runs]
-    merged.history = History(stopped=MERGED, changes=notes)
-    is_silent = [batch in run._silent for run in runs for batch in run.batch_ids]
-    merged._silent = {batch for batch, silent in zip(merged.batch_ids, is_silent, strict=True) if silent}
-    if merged._has_gradients:
-        merged._believe_later()
+    is_unheard = [batch in run.data.unheard_batches for run in runs for batch in run.data.batch_ids]
+    unheard = {batch for batch, unheard in zip(merged.data.batch_ids, is_unheard, strict=True) if unheard}
+    merged.go_on_from(History(stopped=MERGED, changes=notes), unheard_batches=unheard)
     return merged
 
 
@@ -106,7 +102,7 @@ def _check_runs(runs: list[Trainer]) -> None:
         raise ValueError(f"merge takes a list of two or more Trainers, got [{kinds}]")
     first = runs[0]
     for k, run in enumerate(runs):
-        if not run._has_begun:
+        if not run.has_begun:
             raise ValueError(f"run {k} has not been trained yet, so it has no sites to merge; add its data instead")
         if run.network.past is not None:
             raise ValueError(

@@ -1,60 +1,25 @@
-"""Runs in files: what is saved of one, what a file must say to go on with it, and where it goes on."""
+"""Runs in files: what a file must say to go on with a run, and where it goes on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 
 from bayesmp.basics import persistence, typed
 from bayesmp.basics.typed import Count, Measured, Positive
-from bayesmp.diagnosis import RunSummary
-from bayesmp.network.files import learn_from_file
 from bayesmp.network.network import Network
 from bayesmp.training import best_state
 from bayesmp.training.checkpoints import Checkpoints
-from bayesmp.training.history import Change, EpochRecord, History, check_history
-from bayesmp.training.run import Run
+from bayesmp.training.history import Change, EpochRecord, check_history
+from bayesmp.training.run_data import RunData
 from bayesmp.training.train_config import TrainConfig
 
 POSITIVE = ("noise", "width", "damping", "smoothing", "step_length", "belief_scale")  # counters that scale something
 NOT_IN_RESULT = ("site_store", "data_store", "debug")  # settings that a run may change between two checkpoints
-
-
-def save(run: Run, path: persistence.PathLike) -> None:
-    """Write a run to a safetensors file: the network, all sites, the history, which examples its rows are; not the
-    data.
-    """
-    network = run.network
-    header = {
-        "network": network.description(),
-        "run": {
-            "config": asdict(run.config),
-            "has_objective": run.has_objective,
-            "history": run.history.to_json(),
-            "counters": run.schedule.counters(),
-            "refreshed_at": run._refreshed_at,
-            "stopped": run.history.stopped,
-            "device": network.device.type,
-            "data": run._identify_data(),
-            "batch_sizes": [len(rows) for rows in run.members],
-            "batch_ids": run.batch_ids,
-            "next_id": run.next_id,
-            "next_batch_id": run.next_batch_id,
-            "changed_at": run._changed_at,
-            "changes": [asdict(change) for change in run.history.changes],
-            "best_state": None if run._best is None else run._best.description(),
-        },
-    }
-    tensors = {**network.state(), **run._state(), "members": torch.cat(run.members), "ids": run.ids}
-    if run.labels is not None:
-        tensors["labels"] = run.labels
-    if run._best is not None:
-        tensors |= {f"best_state.{name}": part for name, part in run._best.tensors.items()}
-    persistence.write(path, kind="run", header=header, tensors=tensors)
 
 
 @dataclass(frozen=True)
@@ -81,75 +46,49 @@ class RunHeader:
     batch_ids: list[Count]
     next_id: Count
     next_batch_id: Count
-    changed_at: Count
     changes: list[Change]
     best_state: best_state.KeptHeader | None
 
 
 def header_of(file: persistence.SavedFile) -> RunHeader:
     """What an open file says of its run."""
-    found = file.entry(RunHeader, "run")
+    header = file.entry(RunHeader, "run")
     with file.understood():
-        if sorted(found.data) != ["x", "y"]:
-            raise ValueError(f"run.data must be about x and y, got {sorted(found.data)}")
-        if not found.batch_sizes or any(part.shape[:1] != [sum(found.batch_sizes)] for part in found.data.values()):
-            raise ValueError(f"run.batch_sizes must add up to the examples of run.data, got {sum(found.batch_sizes)}")
-        if file.shape("sites.slope")[:1] != (len(found.batch_sizes),):
-            raise ValueError(f"'sites.slope' must have one row for each of {len(found.batch_sizes)} batches")
-        if len(set(found.batch_ids)) != len(found.batch_sizes) or len(found.batch_ids) != len(found.batch_sizes):
-            raise ValueError(f"its {len(found.batch_sizes)} batches have {len(set(found.batch_ids))} ids")
-        if found.next_batch_id <= max(found.batch_ids):
-            raise ValueError(f"next_batch_id must be beyond all of batch_ids, got {found.next_batch_id}")
-        if max(found.batch_sizes) > found.config.batch_size:
-            raise ValueError(f"batches must have {found.config.batch_size} examples at most")
-        if max(found.refreshed_at, found.changed_at) > len(found.history):
-            raise ValueError(f"refreshed_at and changed_at must be among {len(found.history)} epochs")
-        check_history(found.history)
-    return found
+        if sorted(header.data) != ["x", "y"]:
+            raise ValueError(f"run.data must be about x and y, got {sorted(header.data)}")
+        if not header.batch_sizes or any(part.shape[:1] != [sum(header.batch_sizes)] for part in header.data.values()):
+            raise ValueError(f"run.batch_sizes must add up to the examples of run.data, got {sum(header.batch_sizes)}")
+        if file.shape("sites.slope")[:1] != (len(header.batch_sizes),):
+            raise ValueError(f"'sites.slope' must have one row for each of {len(header.batch_sizes)} batches")
+        if len(set(header.batch_ids)) != len(header.batch_sizes) or len(header.batch_ids) != len(header.batch_sizes):
+            raise ValueError(f"its {len(header.batch_sizes)} batches have {len(set(header.batch_ids))} ids")
+        if header.next_batch_id <= max(header.batch_ids):
+            raise ValueError(f"next_batch_id must be beyond all of batch_ids, got {header.next_batch_id}")
+        if max(header.batch_sizes) > header.config.batch_size:
+            raise ValueError(f"batches must have {header.config.batch_size} examples at most")
+        if max(header.refreshed_at, *(change.epoch for change in header.changes), 0) > len(header.history):
+            raise ValueError(f"refreshed_at and changes must be among {len(header.history)} epochs")
+        check_history(header.history)
+    return header
 
 
-def take(run: Run, file: persistence.SavedFile) -> None:
-    """Go on from an open file of a run of the same network, data and settings."""
-    found, network = header_of(file), run.network
-    for name, identity in run._identify_data().items():
-        _check_same_data(name, identity, file.header["run"]["data"][name], file.path)
-    with file.understood():
-        _take_batches(run, found, file)
-        check_counters(run.schedule.counters(), found.counters)
-        run.schedule.make_room(found.counters)
-        for name, target in run._state().items():
-            file.fill(target, name, is_finite=not name.startswith("schedule."))  # whose limits may be infinite
-        run.sites.recount()
-        run.schedule.resume(found.counters)
-        run.history = History(found.history, found.stopped, found.changes)
-        run._refreshed_at, run._changed_at = found.refreshed_at, found.changed_at
-        if run.history.changes and run._changed_at == run.n_epochs > 0:
-            batches = enumerate(run.batch_ids)
-            run._silent = {batch for row, batch in batches if not bool(run.sites.site(row).rho.any())}
-        learn_from_file(network, file)
-        run._flat_targets = network.flat_targets
-        run._best = best_state.from_file(run, file, found.best_state)
-        file.check_entries(["network", "run"])
-        if network.has_belief:  # else the file was written in the middle of a run
-            network.run_summary = RunSummary.of(run.history.snapshot(), run.x, run.y)
-
-
-def _take_batches(run: Run, found: RunHeader, file: persistence.SavedFile) -> None:
-    """Take the batches of an open file, and which examples its rows are."""
-    rows = file.tensor("members", (len(run.x),), torch.int64, low=0)
-    if sum(found.batch_sizes) != len(rows) or not torch.equal(rows.sort().values, torch.arange(len(rows))):
+def batches_of(file: persistence.SavedFile, header: RunHeader, data: RunData) -> RunData:
+    """The same examples in the batches of an open file, which also says which examples these are."""
+    rows = file.tensor("members", (len(data),), torch.int64, low=0)
+    if sum(header.batch_sizes) != len(rows) or not torch.equal(rows.sort().values, torch.arange(len(rows))):
         raise ValueError(f"its batches are not those of {len(rows)} examples")
-    run.ids = file.tensor("ids", (len(rows),), torch.int64, low=0, high=found.next_id - 1)
-    if not bool((run.ids.diff() > 0).all()):
+    ids = file.tensor("ids", (len(rows),), torch.int64, low=0, high=header.next_id - 1)
+    if not bool((ids.diff() > 0).all()):
         raise ValueError("ids of examples must rise")
-    run.labels = file.tensor("labels", (len(rows),), torch.int64) if "labels" in file.names() else None
-    run.next_id = found.next_id
-    members = list(rows.to(run.network.device).split(found.batch_sizes))
-    if [len(part) for part in members] != [len(part) for part in run.members]:  # data came or went
-        run._arrange(members, found.batch_ids)
-        run._start()
-    run.members, run.batch_ids = members, found.batch_ids
-    run.next_batch_id = found.next_batch_id
+    return replace(
+        data,
+        ids=ids,
+        labels=file.tensor("labels", (len(rows),), torch.int64) if "labels" in file.names() else None,
+        members=list(rows.to(data.y.device).split(header.batch_sizes)),
+        batch_ids=header.batch_ids,
+        next_id=header.next_id,
+        next_batch_id=header.next_batch_id,
+    )
 
 
 def check_counters(own: Mapping[str, float], saved: Mapping[str, Any]) -> None:
@@ -164,21 +103,23 @@ def check_counters(own: Mapping[str, float], saved: Mapping[str, Any]) -> None:
             raise ValueError(f"counters.{name} must be a number above 0, got {number!r}")
 
 
-def _check_same_data(name: str, given: dict[str, Any], saved: dict[str, Any], path: str) -> None:
+def check_same_data(data: RunData, header: RunHeader, path: str) -> None:
     """Raise unless these are the data of the saved run: a site belongs to its rows."""
     remedy = (
         "pass the data the run had when it was saved, in the same order and on the same scale (trainer.x, trainer.y); "
     )
     remedy += "for other data start a new Trainer"
-    if given["shape"] != saved["shape"]:
-        raise ValueError(
-            f"{name} does not belong to the run in {path!r}: expected shape {tuple(saved['shape'])}, got "
-            f"{tuple(given['shape'])}; {remedy}"
-        )
-    if given["fingerprint"] != saved["fingerprint"]:
-        raise ValueError(
-            f"{name} does not belong to the run in {path!r}: the shape fits, but the values differ; {remedy}"
-        )
+    for name, given in data.identity.items():
+        saved = header.data["x" if name == "x" else "y"]
+        if given["shape"] != saved.shape:
+            raise ValueError(
+                f"{name} does not belong to the run in {path!r}: expected shape {tuple(saved.shape)}, got "
+                f"{tuple(given['shape'])}; {remedy}"
+            )
+        if given["fingerprint"] != saved.fingerprint:
+            raise ValueError(
+                f"{name} does not belong to the run in {path!r}: the shape fits, but the values differ; {remedy}"
+            )
 
 
 def check_same_config(config: TrainConfig, file: persistence.SavedFile, remedy: str) -> None:

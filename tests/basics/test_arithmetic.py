@@ -66,7 +66,7 @@ def test_a_small_refresh_is_done_by_one_thread(monkeypatch):
         seen.append(torch.get_num_threads())
         return refresh(*args, **options)
 
-    monkeypatch.setattr("bayesmp.training.run.refresh", watched)
+    monkeypatch.setattr("bayesmp.training.belief_maker.refresh", watched)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

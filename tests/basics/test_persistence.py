@@ -57,7 +57,7 @@ def assert_same_run(found: bmp.Trainer, expected: bmp.Trainer, *, ended_at: int 
     """
     for a, b in zip(snapshot(found.network), snapshot(expected.network), strict=True):
         assert a.dtype == b.dtype and torch.equal(a, b)
-    for (name, a), (other, b) in zip(found._state().items(), expected._state().items(), strict=True):
+    for (name, a), (other, b) in zip(found.state().items(), expected.state().items(), strict=True):
         assert name == other and a.dtype == b.dtype and torch.equal(a, b), name
     assert found.schedule.counters() == expected.schedule.counters()
     untimed = {"seconds": 0, "refresh_seconds": 0}

@@ -155,7 +155,7 @@ def test_the_rows_judged_are_those_that_training_was_judged_by(monkeypatch):
         asked.append(inputs[rows])
         return predict_left_out(network, inputs, targets, rows)
 
-    monkeypatch.setattr("bayesmp.training.run.refresh", spy_refresh)
+    monkeypatch.setattr("bayesmp.training.belief_maker.refresh", spy_refresh)
     monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)
     bmp.MPRegressor(hidden=(2,), epochs=1, random_state=0).fit(x, x[:, 0])
     assert [len(part) for part in (*seen, *asked)] == [SETTINGS.refresh_examples] * 2
@@ -178,7 +178,7 @@ def test_the_rows_judged_are_those_that_the_objective_was_judged_by(monkeypatch)
         asked.append(inputs[rows])
         return predict_left_out(network, inputs, targets, rows)
 
-    monkeypatch.setattr("bayesmp.training.run.look_at_end", spy_look)
+    monkeypatch.setattr("bayesmp.training.belief_maker.look_at_end", spy_look)
     monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)
     y = x[:, 0] + np.random.default_rng(1).normal(size=len(x))
     bmp.MPRegressor(hidden=(2,), epochs=1, n_networks=2, random_state=0).fit(x, y)

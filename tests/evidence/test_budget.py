@@ -104,11 +104,11 @@ def test_a_run_refreshes_when_it_is_paid(monkeypatch):
         "bayesmp.training.trainer.is_paid", lambda *found: is_paid(*found, settings=Settings(refresh_start=0.0))
     )
     trainer = trained(40)
-    refresh_cost = cost_of_refresh(trainer.network, len(x), trainer._size_in_training())
-    needed = math.ceil(refresh_cost / trainer._epoch_cost())
+    refresh_cost = cost_of_refresh(trainer.network, len(x), trainer._belief_maker.size_in_training(trainer.data))
+    needed = math.ceil(refresh_cost / trainer._belief_maker.epoch_cost(trainer.data))
     assert 1 < needed < 20 and epochs_refreshed(trainer)[:2] == [needed, 2 * needed]
     for n_done, epoch in enumerate(epochs_refreshed(trainer), start=1):
-        assert n_done * refresh_cost <= epoch * trainer._epoch_cost()
+        assert n_done * refresh_cost <= epoch * trainer._belief_maker.epoch_cost(trainer.data)
 
 
 def test_a_resumed_run_is_refreshed_at_the_same_epochs(tmp_path, monkeypatch):
@@ -129,5 +129,5 @@ def test_a_resumed_run_is_refreshed_at_the_same_epochs(tmp_path, monkeypatch):
 def test_schedules_whose_visits_are_not_counted_have_no_limit():
     x, y = blobs(20, spread=0.5)
     trainer = bmp.Trainer(mlp([2, 6, 3], bmp.Argmax()), x, y, schedule="sequential")
-    assert trainer._epoch_cost() == math.inf
-    assert trainer._size_in_training().examples == SETTINGS.refresh_examples
+    assert trainer._belief_maker.epoch_cost(trainer.data) == math.inf
+    assert trainer._belief_maker.size_in_training(trainer.data).examples == SETTINGS.refresh_examples

@@ -52,4 +52,4 @@ def test_what_rows_of_a_named_group_share_is_noise_to_other_groups():
     alone, _ = learned_noise(x, y)
     named, trainer = learned_noise(x, y, groups=group)
     assert named > 1.2 * alone
-    assert len(trainer.groups.unique()) == 12
+    assert len(trainer.data.groups.unique()) == 12

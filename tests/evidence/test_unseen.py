@@ -226,9 +226,10 @@ def test_scores_are_those_of_unseen_rows():
     x, y = bent_data(80, noise=0.2)
     trainer = bmp.Trainer(mlp([4, 8, 1], bmp.Regression("learn")), x, y)
     trainer.run(3)
-    schedule, before = trainer.schedule, trainer._refresh(trainer._size_at_end(), seed=0)
+    schedule, maker = trainer.schedule, trainer._belief_maker
+    before = maker.refresh(trainer.data, maker.size_at_end(trainer.data), seed=0)
     schedule.belief_scale, schedule.log_miss = 4.0 * schedule.belief_scale, schedule.log_miss + 80 * math.log(2.0)
-    after = trainer._refresh(trainer._size_at_end(), seed=0)
+    after = maker.refresh(trainer.data, maker.size_at_end(trainer.data), seed=0)
     torch.testing.assert_close(after.left_out.var, 4.0 * before.left_out.var)
     targets = before.judged[1]
     torch.testing.assert_close(targets - after.left_out.mean, 2.0 * (targets - before.left_out.mean))

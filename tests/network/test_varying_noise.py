@@ -7,6 +7,7 @@ from scipy import optimize, stats
 
 import bayesmp as bmp
 from bayesmp import metrics
+from bayesmp.heads.regression_prediction import changed
 from bayesmp.messages.gaussian import Moments
 from bayesmp.messages.noise import noise_mixture
 from bayesmp.network.varying_noise import VAGUE, _climb, _Prior, learn_varying_noise
@@ -220,7 +221,7 @@ def test_all_of_a_prediction_is_of_one_distribution(network):
     held = ((low < draws) & (draws < high)).double().mean(0)
     torch.testing.assert_close(held, torch.full_like(held, 0.8), atol=0.015, rtol=0.0)
     grid = torch.linspace(-1.0, 1.0, 2001, dtype=torch.float64)[:, None] * 30.0 * found.std.double()
-    wide = found._map(torch.Tensor.double)
+    wide = changed(found, torch.Tensor.double)
     density = torch.stack([wide.log_prob(wide.mean + step).exp() for step in grid])
     torch.testing.assert_close(torch.trapezoid(density, grid, dim=0), torch.ones(50).double(), atol=0.01, rtol=0.0)
 

@@ -134,9 +134,9 @@ def test_scores_are_trusted_where_few_leverages_were_cut_and_all_noise_is_heard(
 
 def test_changed_data_leave_nothing_to_go_back_to():
     trainer = trainer_after(new_trainer(), REFRESHED)
-    assert trainer._best is not None
+    assert trainer._best_state is not None
     trainer.remove(trainer.ids[:3])
-    assert trainer._best is None
+    assert trainer._best_state is None
 
 
 # --- epochs that diverge ---------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_only_epochs_that_stand_are_compared_with():
     assert not has_diverged(trainer)
     trainer.history.records[0] = replace(trainer.history[0], is_taken_back=False)
     assert has_diverged(trainer)
-    trainer._changed_at = 19
+    trainer.history.changes.append(bmp.Change(19, "added", 1, 40))
     assert not has_diverged(trainer), "scores of other data"
 
 
@@ -335,7 +335,7 @@ def test_an_end_that_cannot_be_believed_goes_back(monkeypatch):
     monkeypatch.setattr(trainer, "_finish", fails)
     assert "went back to the state after epoch" in trainer.run(2, progress=False).stopped
     calls.clear()
-    trainer._best = None
+    trainer._best_state = None
     assert "is back at its start" in trainer.run(2, progress=False).stopped
     said = -float(trainer.network.predict(trainer.x).log_prob(trainer.y).mean())
     assert said == pytest.approx(constant_nll(trainer), abs=0.1)  # which is no worse than a constant
@@ -366,7 +366,7 @@ def test_a_checkpoint_holds_what_may_be_gone_back_to(tmp_path, monkeypatch):
     monkeypatch.setattr("bayesmp.training.best_state.ends_worse", copied)
     trainer.run(70, progress=False)
     resumed = bmp.Trainer.resume(aside, trainer.x, trainer.y, every=67)
-    assert resumed.n_epochs == 67 and resumed._best.epoch == REFRESHED
+    assert resumed.n_epochs == 67 and resumed._best_state.epoch == REFRESHED
     resumed.run(3, progress=False)
     assert resumed.n_epochs == 70 and resumed.history[-1].is_taken_back
     assert torch.equal(resumed.network.marginal.tau, trainer.network.marginal.tau)

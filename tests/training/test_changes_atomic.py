@@ -15,7 +15,7 @@ from tests.helpers import blobs, linear_data, mlp
 
 torch.set_num_threads(1)
 
-NAMES = ("ids", "x", "y", "next_id", "next_batch_id", "batch_ids", "_silent", "_mended", "_changed_at", "_refreshed_at")
+NAMES = ("ids", "x", "y", "next_id", "next_batch_id", "batch_ids", "unheard_batches", "unheard_ids")
 DTYPES = [torch.float32, torch.float64]
 
 
@@ -46,8 +46,9 @@ def classes_run(dtype=torch.float32, *, epochs=3) -> bmp.Trainer:
 def state_of(trainer: bmp.Trainer) -> dict:
     """All that a run is, copied; what is None in it or made later is told apart, too."""
     network, schedule = trainer.network, trainer.schedule
-    found = {name: copy.deepcopy(getattr(trainer, name)) for name in NAMES}
-    found |= {f"run.{name}": part.clone() for name, part in trainer._state().items()}
+    found = {name: copy.deepcopy(getattr(trainer.data, name)) for name in NAMES}
+    found["refreshed at"] = trainer._refreshed_at
+    found |= {f"run.{name}": part.clone() for name, part in trainer.state().items()}
     found |= {"members": [part.clone() for part in trainer.members], "history": trainer.history.snapshot()}
     found |= {"counters": dict(schedule.counters()), "n_data": getattr(getattr(schedule, "metrics", None), "n_data", 0)}
     found["noise"] = {k: v for k, v in vars(getattr(schedule, "noise", schedule)).items() if isinstance(v, float)}

@@ -33,7 +33,7 @@ def test_a_changed_run_goes_on_from_its_file_bit_for_bit(tmp_path, schedule, sto
     loaded = bmp.Trainer.load(tmp_path / "run", trainer.x, trainer.y)
     for again in range(2):
         assert_same_run(loaded, trainer)
-        assert torch.equal(loaded.ids, trainer.ids) and loaded.batch_ids == trainer.batch_ids
+        assert torch.equal(loaded.ids, trainer.ids) and loaded.data.batch_ids == trainer.data.batch_ids
         assert all(torch.equal(a, b) for a, b in zip(loaded.members, trainer.members, strict=True))
         assert loaded.history.changes == trainer.history.changes
         if again == 0:

@@ -19,14 +19,14 @@ def test_a_refresh_tells_the_constant_and_how_many_leverages_were_cut(monkeypatc
     x, y = linear_data(40)
     trainer = bmp.Trainer(mlp([3, 8, 1], bmp.Regression("learn")), x, y, batch_size=20, joint=True)
     trainer.run(1)
-    constants, found = [], trainer._refresh
+    constants, refresh = [], trainer._belief_maker.refresh
 
     def cut(*arguments, **options):
-        refreshed = found(*arguments, **options)
+        refreshed = refresh(*arguments, **options)
         assert len(refreshed.outputs) == 40
         return replace(refreshed, n_clipped=round(share * 40))
 
-    monkeypatch.setattr(trainer, "_refresh", cut)
+    monkeypatch.setattr(trainer._belief_maker, "refresh", cut)
     monkeypatch.setattr(trainer.schedule, "hear_constant", constants.append)
     trainer._refresh_in_training(1)
     assert len(constants) == 1
@@ -43,8 +43,9 @@ def test_the_variance_of_labels_stays_what_training_had_when_a_run_ends():
     network, head = trainer.network, trainer.network.head
     in_training = trainer.sites.head_posterior(trainer.schedule.head_prior)
     assert torch.equal(network.head_log_weights[head.heard], in_training[head.heard])
-    told = trainer._refresh(trainer._size_at_end(), seed=0)
-    would_be = trainer.schedule.head_prior + told.constant
+    maker = trainer._belief_maker
+    refreshed = maker.refresh(trainer.data, maker.size_at_end(trainer.data), seed=0)
+    would_be = trainer.schedule.head_prior + refreshed.constant
     variances = [float(head.in_training(weights.double())) for weights in (in_training, would_be)]
     assert abs(variances[1] / variances[0] - 1.0) > 0.05, "else there is nothing to see"
     links = [torch.softmax(weights[head.links].double(), 0) for weights in (network.head_log_weights, would_be)]

@@ -12,7 +12,6 @@ import bayesmp as bmp
 from bayesmp.layers.base import Local
 from bayesmp.layers.linear import SumLocal
 from bayesmp.messages.regime import MOMENTS
-from bayesmp.training import run as run_module
 from bayesmp.training import trainer as module
 from bayesmp.training.history import History
 from tests.helpers import assert_unchanged, blobs, linear_data, mlp, snapshot
@@ -274,7 +273,7 @@ def test_a_terminal_shows_progress_by_default(monkeypatch, capsys):
 
 
 def test_a_large_store_is_announced_with_its_size_and_place(monkeypatch, capsys):
-    monkeypatch.setattr(run_module, "LARGE_STORE", 100)
+    monkeypatch.setattr(module, "LARGE_STORE", 100)
     bmp.Trainer(mlp([3, 4, 1], bmp.Regression(0.09)), X, Y, batch_size=8, site_store="host")
     told = capsys.readouterr().err
     assert "sites: 504 B in float32 on host" in told and "3 batches x 21 weights" in told

@@ -58,7 +58,7 @@ class Schedule(ABC):
         self.network = network
         self.sites = sites
         self.seed = seed
-        self._head_prior = network.head_prior.to(network.device)
+        self.head_prior = network.head_prior.to(network.device)
         inputs = zip(network.layers, network.shapes[:-1], strict=True)
         self._messages_per_example = sum(math.prod(shape) for layer, shape in inputs if layer.may_reject)
 
@@ -86,7 +86,7 @@ class Schedule(ABC):
     def head_start(self, y: Tensor) -> Tensor:
         """Each batch's share of the head's initial message; none is needed where the past knows the constant."""
         if self.network.past is not None:
-            return torch.zeros_like(self._head_prior)
+            return torch.zeros_like(self.head_prior)
         return self.network.head.initial_message(y).to(self.network.device) / len(self.sites)
 
     def refresh(self) -> None:
@@ -94,7 +94,7 @@ class Schedule(ABC):
         self.network.marginal = self.sites.posterior(self.network.prior)
         self.network.sum_share.fill_(1.0)
         self.network.regime = MOMENTS
-        self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
+        self.network.head_log_weights.copy_(self.sites.head_posterior(self.head_prior))
 
     def know_targets(self, y: Tensor) -> None:
         """Let the head know all targets; of the past's they are not all, and it takes none for typical."""
@@ -144,21 +144,17 @@ class Schedule(ABC):
         batches' own.
         """
         self.sites.head.copy_((message.to(self.sites.head) / len(self.sites)).expand_as(self.sites.head))
-        self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
+        self.network.head_log_weights.copy_(self.sites.head_posterior(self.head_prior))
 
     def held_back(self) -> float | None:
         """The head's constant as training has heard it so far, where it may not hear all of it yet; else None."""
         return None
 
-    @property
-    def head_prior(self) -> Tensor:
-        return self._head_prior
-
     def replace_head_site(self, index: SiteIndex, message: Tensor) -> None:
         """Replace a batch's message to the head's constant, if it learns one."""
         if self.network.head.is_learned:
             self.sites.head.index_copy_(0, index.tensor, message.double()[None])
-            self.network.head_log_weights.copy_(self.sites.head_posterior(self._head_prior))
+            self.network.head_log_weights.copy_(self.sites.head_posterior(self.head_prior))
 
     def generator(self, *key: int) -> torch.Generator:
         """Random numbers that depend on the seed and the key alone, so that a resumed run draws the same ones."""

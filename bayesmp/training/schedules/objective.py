@@ -204,7 +204,7 @@ class ObjectiveSchedule(Schedule):
         exact = sites.posterior(network.prior)
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
-        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+        network.head_log_weights.copy_(sites.head_posterior(self.head_prior))
         sites.shift.sub_((exact.tau - exact.rho * sites.origin).double() / len(sites))
 
     def rearrange(self, kept: Sequence[Kept], n_new: int, x: Tensor, y: Tensor, *, largest_batch: int) -> None:
@@ -232,7 +232,7 @@ class ObjectiveSchedule(Schedule):
         exact = sites.posterior(network.prior)
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
-        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+        network.head_log_weights.copy_(sites.head_posterior(self.head_prior))
 
     def _step_without(self, x: Tensor, y: Tensor) -> None:
         """A step on these examples, which are left of others; noise and width wait for the next epoch."""
@@ -539,7 +539,7 @@ class ObjectiveSchedule(Schedule):
                 total += kept.double()
                 row += 1
         sites.shift.copy_((balance - total) / len(sites))
-        self.hear_constant(self.certain(state.noise).double() - self._head_prior.double())
+        self.hear_constant(self.certain(state.noise).double() - self.head_prior.double())
         sites.recount()
         exact = sites.posterior(network.prior)
         network.marginal.rho.copy_(exact.rho)

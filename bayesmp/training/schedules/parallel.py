@@ -24,13 +24,13 @@ All state is updated in place and nothing here waits for the device, so a visit 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from bayesmp.basics.settings import SETTINGS, Settings
+from bayesmp.basics.telling import warn_user
 from bayesmp.layers.base import Local, Weights
 from bayesmp.layers.linear import WeightLayer
 from bayesmp.messages.regime import MOMENTS
@@ -113,7 +113,7 @@ class ParallelSchedule(Schedule):
         """
         network, prior = self.network, self.network.prior
         if self.learn_prior:
-            warnings.warn(UNTOLD, stacklevel=5)
+            warn_user(UNTOLD)
         self.know_targets(y)
         self.noise.begin(self._largest_constant(y))
         pull = (self.settings.tightness * network.spread.to(prior.rho)) ** -2
@@ -203,7 +203,7 @@ class ParallelSchedule(Schedule):
             sites.share_out(-left, sites.posterior(network.prior_at(sites.origin)).rho, network.own_rho)
         network.marginal.rho.copy_(sites.posterior(network.prior_at(sites.origin)).rho)
         network.marginal.tau.copy_(network.marginal.rho * sites.origin)
-        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+        network.head_log_weights.copy_(sites.head_posterior(self.head_prior))
 
     def refresh(self) -> None:
         """Recompute precisions from the sites, see the past from the current means, and put what that and rounding did
@@ -213,7 +213,7 @@ class ParallelSchedule(Schedule):
         exact = sites.posterior(network.prior_at(sites.origin))
         network.marginal.rho.copy_(exact.rho)
         network.marginal.tau.copy_(exact.rho * sites.origin)
-        network.head_log_weights.copy_(sites.head_posterior(self._head_prior))
+        network.head_log_weights.copy_(sites.head_posterior(self.head_prior))
         network.sum_share.copy_(self.sum_shares)
         network.regime = MOMENTS
         if network.past is not None:
