@@ -66,16 +66,6 @@ def scaled_cdf(x: Tensor) -> Tensor:
     return torch.where(x < 0, mills * (1.0 / _ROOT), 1.0 - normal_pdf(x) * mills)
 
 
-def log_scaled_cdf(x: Tensor) -> Tensor:
-    r"""log(\Phi(x) e^{x^2 / 2}): the log-cdf without its own Gaussian decay."""
-    return 0.5 * x.clamp_min(0.0).square() + torch.log(scaled_cdf(x))
-
-
-def hazard(x: Tensor) -> Tensor:
-    r"""\phi(x) / \Phi(x), the mean of a standard normal cut to >= -x; about -x for very negative x, 0 for large x."""
-    return cut_normal(x).h
-
-
 @dataclass(frozen=True, slots=True)
 class CutNormal:
     r"""y ~ N(x, 1) cut to y >= 0.
