@@ -92,12 +92,12 @@ class MPEstimator(BaseEstimator, ABC):
     loo_score_: float
     loo_error_: float
     _seeds: tuple[int, ...]  # of the networks
-    _x: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
-    _y: NDArray[Any] | None
+    seen_x_: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
+    seen_y_: NDArray[Any] | None
     _named: NDArray[np.int64] | None = None  # the groups that the user has named, (n,); not kept in files
     _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
-    _x_scaling: TableScaling
-    _y_scaling: Scaling | None
+    x_scaling_: TableScaling
+    y_scaling_: Scaling | None
 
     def __init__(
         self,
@@ -128,20 +128,20 @@ class MPEstimator(BaseEstimator, ABC):
         """What its training told."""
         return self.histories_[0]
 
-    def _usual_hidden(self, n_inputs: int) -> tuple[int, ...]:
+    def usual_hidden(self, n_inputs: int) -> tuple[int, ...]:
         """Widths of the hidden layers where none were asked for."""
         return USUAL
 
     @abstractmethod
-    def _pose(self, y: NDArray[Any]) -> Posed:
+    def pose_targets(self, y: NDArray[Any]) -> Posed:
         """What the network is to learn from these targets."""
 
     @abstractmethod
-    def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
+    def loo_in_units(self, nll: float, error: float) -> tuple[float, float]:
         """`loo_score_` and `loo_error_` from what training computed."""
 
     @abstractmethod
-    def _check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
+    def check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
         """Rows and targets like those of `fit`, checked; targets as the network learns them."""
 
     def diagnose(self, X: Any, y: Any) -> Diagnosis:
@@ -154,10 +154,10 @@ class MPEstimator(BaseEstimator, ABC):
             X, y: rows and targets as for `fit`.
         """
         check_is_fitted(self)
-        x, targets = self._check_given(X, y)
-        return diagnose(self.network_, self._x_scaling.apply(x), targets, has_batches=False)
+        x, targets = self.check_given(X, y)
+        return diagnose(self.network_, self.x_scaling_.apply(x), targets, has_batches=False)
 
-    def _learn(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool, groups: Any = None) -> Self:
+    def train_on(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool, groups: Any = None) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
         named = check_groups(groups, len(x))
         n_networks = checks.check_positive_int(self.n_networks, "n_networks")
@@ -166,7 +166,7 @@ class MPEstimator(BaseEstimator, ABC):
             draws = check_random_state(self.random_state)
             seeds = tuple(int(draws.randint(2**31 - 1)) for _ in range(n_networks))
         else:
-            if self._x is None or self._y is None:
+            if self.seen_x_ is None or self.seen_y_ is None:
                 raise ValueError(
                     "partial_fit adds to the rows seen before, and this model was saved without them (data=False); "
                     "call fit with all rows"
@@ -177,14 +177,14 @@ class MPEstimator(BaseEstimator, ABC):
                     f"partial_fit goes on with the networks it has ({len(seeds)}), but n_networks was changed to "
                     f"{n_networks}; call fit to start anew"
                 )
-            x, y = np.concatenate([self._x, x]), np.concatenate([self._y, y])
+            x, y = np.concatenate([self.seen_x_, x]), np.concatenate([self.seen_y_, y])
             if self._named is not None:  # further rows belong to no earlier ones, unless they are copies
                 named = np.concatenate([self._named, np.arange(len(self._named), len(x))])
             starts = [network.marginal.mean.cpu() for network in self.networks_]
         self._warn_of_outliers(x, y)
         x_scaling = TableScaling.fit(x)
-        posed = self._pose(y)
-        hidden = self._usual_hidden(x.shape[1]) if isinstance(self.hidden, str) and self.hidden == AUTO else self.hidden
+        posed = self.pose_targets(y)
+        hidden = self.usual_hidden(x.shape[1]) if isinstance(self.hidden, str) and self.hidden == AUTO else self.hidden
         networks = make_networks(hidden, x.shape, posed, seeds)
         for network, start in zip(networks, starts or [], strict=False):
             if start.shape != network.start.shape:
@@ -199,10 +199,16 @@ class MPEstimator(BaseEstimator, ABC):
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
             scores = loo_scores(networks, histories, inputs, posed.targets, self._groups)
-        self._seeds, self._x, self._y, self._x_scaling, self._y_scaling = seeds, x, y, x_scaling, posed.scaling
+        self._seeds, self.seen_x_, self.seen_y_, self.x_scaling_, self.y_scaling_ = (
+            seeds,
+            x,
+            y,
+            x_scaling,
+            posed.scaling,
+        )
         self.networks_, self.histories_ = [network.to(torch.float64) for network in networks], histories
         self.n_iter_ = max(len(history) for history in histories)
-        self.loo_score_, self.loo_error_ = self._tell_loo(*scores)
+        self.loo_score_, self.loo_error_ = self.loo_in_units(*scores)
         return self
 
     def _warn_of_outliers(self, x: Floats, y: NDArray[Any]) -> None:
@@ -267,17 +273,17 @@ class MPEstimator(BaseEstimator, ABC):
             **options,
         )
 
-    def _predict_scaled(self, x: Floats) -> Any:
+    def predict_scaled(self, x: Floats) -> Any:
         """What all networks say of standardised inputs, as one prediction."""
         return _as_one([network.predict(x) for network in self.networks_])
 
-    def _check_inputs(self, X: Any) -> Floats:
+    def scaled_inputs(self, X: Any) -> Floats:
         """X as it was in `fit`: the same columns, finite numbers; standardised."""
         check_is_fitted(self)
-        x: Floats = self._check_table(X, reset=False)
-        return self._x_scaling.apply(x)
+        x: Floats = self.checked_table(X, reset=False)
+        return self.x_scaling_.apply(x)
 
-    def _check_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+    def checked_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
         """X, and y if it is given, as scikit-learn checks them, and with advice about columns of text."""
         checks.check_collected(X, "X")
         checks.check_collected(y, "y")

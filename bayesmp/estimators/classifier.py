@@ -61,7 +61,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
                 equal belong together anyhow.
         """
         x, y = self._check_data(X, y, is_first=True)
-        return self._learn(x, self._encode(y, unique_labels(y), is_first=True), is_first=True, groups=groups)
+        return self.train_on(x, self._encode(y, unique_labels(y), is_first=True), is_first=True, groups=groups)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> MPClassifier:
         """Learn from further rows without forgetting the earlier ones.
@@ -82,16 +82,16 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
             raise ValueError(f"classes must be those of the first call, {self.classes_}, got {known}; or leave it out")
         x, y = self._check_data(X, y, is_first=is_first)
         y = self._encode(y, known, is_first=is_first)
-        return self._learn(x, y, is_first=is_first)
+        return self.train_on(x, y, is_first=is_first)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each row."""
-        index = self._predict(X).label.numpy()
+        index = self.predict_distribution(X).label.numpy()
         return np.asarray(self.classes_[index])
 
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities (n, classes), in the order of `classes_`."""
-        return self._predict(X).probs.numpy()
+        return self.predict_distribution(X).probs.numpy()
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Logarithms of `predict_proba`."""
@@ -104,7 +104,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         Large where the functions that fit the data disagree about the label: near boundaries that few rows tell of, and
         on the whole for rows unlike the training data; but far out on one class's side they may all agree.
         """
-        return self._predict(X).epistemic.numpy()
+        return self.predict_distribution(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
         y = as_array(y)
@@ -116,7 +116,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         kinds = sorted({type(label).__name__ for label in labels}) if _is_objects(labels) else []
         if "str" in kinds and len(kinds) > 1:
             raise ValueError(f"labels must be of one type, got {' and '.join(kinds)}; convert them, e.g. to str")
-        x, y = self._check_table(X, y, reset=is_first)
+        x, y = self.checked_table(X, y, reset=is_first)
         try:
             check_classification_targets(y)
         except ValueError as error:
@@ -135,18 +135,19 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
             self.classes_ = classes
         return np.searchsorted(classes, y).astype(np.int64)
 
-    def _check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
+    def check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
         x, y = self._check_data(X, y, is_first=False)
         return x, self._encode(y, self.classes_, is_first=False)
 
-    def _pose(self, y: NDArray[Any]) -> Posed:
+    def pose_targets(self, y: NDArray[Any]) -> Posed:
         return Posed(Softmax(), y, len(self.classes_), head_of_many=Argmax())
 
-    def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
+    def loo_in_units(self, nll: float, error: float) -> tuple[float, float]:
         return -nll, error
 
-    def _predict(self, X: Any) -> ClassPrediction:
-        found: ClassPrediction = self._predict_scaled(self._check_inputs(X))
+    def predict_distribution(self, X: Any) -> ClassPrediction:
+        """What all networks say of these rows together: probabilities, and what is not known of the outputs."""
+        found: ClassPrediction = self.predict_scaled(self.scaled_inputs(X))
         return found
 
 

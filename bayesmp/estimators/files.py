@@ -26,11 +26,11 @@ from bayesmp.training.history import EpochRecord, History, check_history
 Self = TypeVar("Self", bound="SavedEstimator")
 
 ARRAYS = ("classes_", "feature_names_in_")  # texts or numbers, kept in the header
-NUMBERS = ("n_features_in_", "n_iter_", "loo_score_", "loo_error_", "_seeds", "_target_shape")
+NUMBERS = ("n_features_in_", "n_iter_", "loo_score_", "loo_error_", "_seeds", "target_shape_")
 LARGEST_ARRAY = 2**26  # bytes of labels or names of columns
 CENTRES, WIDTHS = ("mean", "centre"), ("low_width", "high_width")  # of a scaling: any number; may be infinite
-SCALINGS = ("_x_scaling", "_y_scaling")
-ROWS = ("_x", "_y")
+SCALINGS = ("x_scaling_", "y_scaling_")
+ROWS = ("seen_x_", "seen_y_")
 FURTHER = "further_networks"  # entry of the header: those behind the first, whose tensors have a prefix
 
 
@@ -85,10 +85,10 @@ class SavedEstimator(MPEstimator):
             path: the file.
             classes: layers of your own that the network uses.
         """
-        return cls._load(path, classes, is_part=False)
+        return cls.read(path, classes, is_part=False)
 
     @classmethod
-    def _load(cls: type[Self], path: persistence.PathLike, classes: Iterable[type] = (), *, is_part: bool) -> Self:
+    def read(cls: type[Self], path: persistence.PathLike, classes: Iterable[type] = (), *, is_part: bool) -> Self:
         """`load`; with `is_part` the estimator of whatever was built around it."""
         with persistence.opened(path, kinds=("estimator",)) as file:
             if persistence.TABLE in file.header and not is_part:
@@ -143,16 +143,16 @@ class SavedEstimator(MPEstimator):
             setattr(model, name, _read_array(name, *array))
         cls._check_arrays(model)
         d = numbers.n_features_in_
-        model._x_scaling = _read_scaling(file, "_x_scaling", TableScaling, (d,))
-        is_regressor = numbers._target_shape is not None
-        if is_regressor and math.prod(numbers._target_shape or ()) != n_outputs:
-            raise ValueError(f"_target_shape must stand for {n_outputs} targets, got {numbers._target_shape}")
-        model._y_scaling = _read_scaling(file, "_y_scaling", Scaling, (n_outputs,)) if is_regressor else None
-        model._x = model._y = None
-        if "rows._x" in file.names():
-            n = file.shape("rows._x")[0]
-            model._x = file.tensor("rows._x", (n, d)).numpy()
-            model._y = _read_targets(file, n, n_outputs, numbers._target_shape)
+        model.x_scaling_ = _read_scaling(file, "x_scaling_", TableScaling, (d,))
+        is_regressor = numbers.target_shape_ is not None
+        if is_regressor and math.prod(numbers.target_shape_ or ()) != n_outputs:
+            raise ValueError(f"target_shape_ must stand for {n_outputs} targets, got {numbers.target_shape_}")
+        model.y_scaling_ = _read_scaling(file, "y_scaling_", Scaling, (n_outputs,)) if is_regressor else None
+        model.seen_x_ = model.seen_y_ = None
+        if "rows.seen_x_" in file.names():
+            n = file.shape("rows.seen_x_")[0]
+            model.seen_x_ = file.tensor("rows.seen_x_", (n, d)).numpy()
+            model.seen_y_ = _read_targets(file, n, n_outputs, numbers.target_shape_)
         return model
 
     def _check_arrays(self) -> None:
@@ -160,7 +160,7 @@ class SavedEstimator(MPEstimator):
         learned = vars(self)
         if "feature_names_in_" in learned and len(learned["feature_names_in_"]) != self.n_features_in_:
             raise ValueError(f"feature_names_in_ must have {self.n_features_in_} names")
-        is_regressor, classes = "_target_shape" in learned, learned.get("classes_")
+        is_regressor, classes = "target_shape_" in learned, learned.get("classes_")
         if is_regressor != (classes is None) or is_regressor != self.network_.head.has_noise:
             raise ValueError("an estimator has either classes, and a network that tells them apart, or targets")
         if classes is None:
@@ -178,7 +178,7 @@ class Numbers:
     loo_score_: Measured
     loo_error_: Measured
     _seeds: tuple[int, ...]
-    _target_shape: tuple[Positive, ...] | None
+    target_shape_: tuple[Positive, ...] | None
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ def _read_scaling(file: persistence.SavedFile, name: str, kind: type, shape: tup
 
 def _read_targets(file: persistence.SavedFile, n: int, n_outputs: int, shape: tuple[int, ...] | None) -> NDArray[Any]:
     if shape is None:  # classes, by their numbers
-        return file.tensor("rows._y", (n,), torch.int64, low=0, high=n_outputs - 1).numpy()
-    return file.tensor("rows._y", (n, n_outputs), torch.float64).numpy()
+        return file.tensor("rows.seen_y_", (n,), torch.int64, low=0, high=n_outputs - 1).numpy()
+    return file.tensor("rows.seen_y_", (n, n_outputs), torch.float64).numpy()
 
 
 def _prefix(k: int) -> str:

@@ -67,8 +67,8 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         The rows seen are kept, so that `partial_fit` can add to them; a pickle or a saved file holds them, too.
     """
 
-    _y_scaling: Scaling
-    _target_shape: tuple[int, ...]  # of one row of y: () or (targets,)
+    y_scaling_: Scaling
+    target_shape_: tuple[int, ...]  # of one row of y: () or (targets,)
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> MPRegressor:
         """Learn from X (n, d) and y (n,) or (n, targets); whatever was learned before is forgotten.
@@ -85,7 +85,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
                 f"{what}, so nothing can be learned about y but its size; standard deviations are guesses (1 % of it)",
                 stacklevel=2,
             )
-        self._learn(x, y, is_first=True, groups=groups)
+        self.train_on(x, y, is_first=True, groups=groups)
         self._tell_unequal_noise()
         return self
 
@@ -97,7 +97,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         near that of one `fit` on all rows, and takes as long.
         """
         is_first = not self.__sklearn_is_fitted__()
-        self._learn(*self._check_data(X, y, is_first=is_first), is_first=is_first)
+        self.train_on(*self._check_data(X, y, is_first=is_first), is_first=is_first)
         self._tell_unequal_noise()
         return self
 
@@ -109,29 +109,29 @@ class MPRegressor(RegressorMixin, SavedEstimator):
             return_std: give the standard deviation of a new target, too: what is not known of the function, and the
                 noise.
         """
-        prediction = self._predict(X)
-        mean = self._shaped(self._y_scaling.undo(prediction.mean.numpy()))
+        prediction = self.predict_distribution(X)
+        mean = self._shaped(self.y_scaling_.undo(prediction.mean.numpy()))
         return (mean, self._in_units(prediction.std.numpy())) if return_std else mean
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:
         """Lower and upper ends of the intervals that hold new targets with this probability each."""
         level = checks.check_probability(level, "level")
-        low, high = (self._y_scaling.undo(end.numpy()) for end in self._predict(X).interval(level))
+        low, high = (self.y_scaling_.undo(end.numpy()) for end in self.predict_distribution(X).interval(level))
         return self._shaped(low), self._shaped(high)
 
     def predict_epistemic(self, X: Any) -> Floats:
         """Standard deviation of the function itself, without the noise: large for rows unlike the training data, and
         what more data would take away.
         """
-        return self._in_units(self._predict(X).epistemic_var.sqrt().numpy())
+        return self._in_units(self.predict_distribution(X).epistemic_var.sqrt().numpy())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def _usual_hidden(self, n_inputs: int) -> tuple[int, ...]:
-        return DEEPER if n_inputs <= FEW_COLUMNS else super()._usual_hidden(n_inputs)
+    def usual_hidden(self, n_inputs: int) -> tuple[int, ...]:
+        return DEEPER if n_inputs <= FEW_COLUMNS else super().usual_hidden(n_inputs)
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, Floats]:
         y = as_array(y)
@@ -140,22 +140,22 @@ class MPRegressor(RegressorMixin, SavedEstimator):
                 "y holds dates or times, and MPRegressor predicts numbers: pass days as numbers, e.g. "
                 "(y - y.min()) / numpy.timedelta64(1, 'D') of dates, or y / numpy.timedelta64(1, 'D') of durations"
             )
-        x, y = self._check_table(X, y, y_numeric=True, multi_output=True, reset=is_first)
+        x, y = self.checked_table(X, y, y_numeric=True, multi_output=True, reset=is_first)
         try:
             y = np.asarray(y, dtype=np.float64)
         except ValueError as error:
             raise ValueError(f"{error}; MPRegressor predicts numbers, and MPClassifier labels of any type") from error
-        if not is_first and y.shape[1:] != self._target_shape:
-            expected = ", ".join(["n", *map(str, self._target_shape)])
+        if not is_first and y.shape[1:] != self.target_shape_:
+            expected = ", ".join(["n", *map(str, self.target_shape_)])
             raise ValueError(f"y must have shape ({expected}) as in the calls before, got {y.shape}")
-        self._target_shape = y.shape[1:]
+        self.target_shape_ = y.shape[1:]
         return x, y.reshape(len(y), -1)
 
-    def _check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
+    def check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
         x, y = self._check_data(X, y, is_first=False)
-        return x, self._y_scaling.apply(y)
+        return x, self.y_scaling_.apply(y)
 
-    def _pose(self, y: NDArray[Any]) -> Posed:
+    def pose_targets(self, y: NDArray[Any]) -> Posed:
         clipped = np.clip(y, *usual_range(y))
         scaling = Scaling.fit(clipped)
         targets = scaling.apply(clipped)
@@ -168,13 +168,13 @@ class MPRegressor(RegressorMixin, SavedEstimator):
 
     def _tell_unequal_noise(self) -> None:
         """Warn if residuals show that training, with one noise for all targets, fits some too closely."""
-        assert self._x is not None and self._y is not None
-        x, y = self._x[:JUDGED_ROWS], self._y[:JUDGED_ROWS]
+        assert self.seen_x_ is not None and self.seen_y_ is not None
+        x, y = self.seen_x_[:JUDGED_ROWS], self.seen_y_[:JUDGED_ROWS]
         varies = np.ptp(y, axis=0) > 1e-12 * np.abs(y).max(0)
         if varies.sum() < 2 or len(y) < FEW_ROWS:
             return
-        mean = self._predict_scaled(self._x_scaling.apply(x)).mean.numpy()
-        targets = self._y_scaling.apply(np.clip(y, *usual_range(self._y)))
+        mean = self.predict_scaled(self.x_scaling_.apply(x)).mean.numpy()
+        targets = self.y_scaling_.apply(np.clip(y, *usual_range(self.seen_y_)))
         rms = np.sqrt(np.square(targets - mean).mean(0))[varies]
         if rms.max() > UNEQUAL * rms.min():
             warnings.warn(
@@ -184,17 +184,18 @@ class MPRegressor(RegressorMixin, SavedEstimator):
                 stacklevel=3,
             )
 
-    def _tell_loo(self, nll: float, error: float) -> tuple[float, float]:
-        std = self._y_scaling.std
+    def loo_in_units(self, nll: float, error: float) -> tuple[float, float]:
+        std = self.y_scaling_.std
         return -nll - float(np.log(std).mean()), error * float(std[0]) if len(std) == 1 else error
 
-    def _predict(self, X: Any) -> RegressionPrediction:
-        found: RegressionPrediction = self._predict_scaled(self._check_inputs(X))
+    def predict_distribution(self, X: Any) -> RegressionPrediction:
+        """What all networks say of these rows together, in standard deviations of the targets in training."""
+        found: RegressionPrediction = self.predict_scaled(self.scaled_inputs(X))
         return found
 
     def _in_units(self, std: Floats) -> Floats:
-        return self._shaped(std * self._y_scaling.std)
+        return self._shaped(std * self.y_scaling_.std)
 
     def _shaped(self, values: Floats) -> Floats:
         """(n, targets) in the shape that y had."""
-        return values.reshape(len(values), *self._target_shape)
+        return values.reshape(len(values), *self.target_shape_)

@@ -59,17 +59,21 @@ def judge_training(estimator: MPRegressor | MPClassifier, x: Floats) -> tuple[fl
     taken out: var / (1 - rho var). With it in, a third of the new rows of a small table would be marked.
     """
     rows = np.random.default_rng(0).permutation(len(x))[:UNLIKE_ROWS]
-    assert estimator._y is not None
-    y = estimator._y[rows] if isinstance(estimator, MPClassifier) else estimator._y_scaling.apply(estimator._y[rows])
-    inputs, targets = estimator._x_scaling.apply(x[rows]), torch.as_tensor(y)
+    assert estimator.seen_y_ is not None
+    y = (
+        estimator.seen_y_[rows]
+        if isinstance(estimator, MPClassifier)
+        else estimator.y_scaling_.apply(estimator.seen_y_[rows])
+    )
+    inputs, targets = estimator.x_scaling_.apply(x[rows]), torch.as_tensor(y)
     each = [_left_out(network, inputs, targets) for network in estimator.networks_]
     means, variances = (torch.stack(parts) for parts in zip(*each, strict=True))
     unlike = float(np.quantile(spread_of(variances.mean(0) + means.var(0, correction=0)), UNLIKE))
-    known = estimator._predict(x[rows])
+    known = estimator.predict_distribution(x[rows])
     if isinstance(known, ClassPrediction):
         return unlike, None, ()
-    assert estimator._y_scaling is not None
-    unit = float(estimator._y_scaling.std[0])
+    assert estimator.y_scaling_ is not None
+    unit = float(estimator.y_scaling_.std[0])
     ends = np.quantile(known.aleatoric_var.sqrt().numpy(), NOISE_ENDS)
     return unlike, float(known.noise_var.sqrt()) * unit, tuple(float(end) * unit for end in ends)
 

@@ -149,11 +149,11 @@ class TableModel:
         the training rows when it has to predict them without themselves, or if a category was never seen.
         """
         encoded = self.encoder.transform(frame)
-        known = self.estimator._predict(encoded.x)
+        known = self.estimator.predict_distribution(encoded.x)
         is_unlike = (spread_of(known.epistemic_var) > self.facts.unlike) | encoded.is_unseen
         if isinstance(known, RegressionPrediction):
-            assert self.estimator._y_scaling is not None
-            known = known.undo(self.estimator._y_scaling)
+            assert self.estimator.y_scaling_ is not None
+            known = known.undo(self.estimator.y_scaling_)
             known = replace(known.flat(), noise_var=known.noise_var.reshape(()))
         return TablePrediction(known, is_unlike, encoded.notes)
 
@@ -259,7 +259,7 @@ class TableModel:
             table = file.entry(TableHeader, persistence.TABLE)
             encoder = TableEncoder.of(table.encoder)
         kind = MPRegressor if table.target.task == "regression" else MPClassifier
-        model = cls(encoder, table.target, kind._load(path, is_part=True), table.facts, header["library"])
+        model = cls(encoder, table.target, kind.read(path, is_part=True), table.facts, header["library"])
         with file.understood():
             model._check()
         return model
@@ -272,7 +272,7 @@ class TableModel:
         n_guess = 2 if isinstance(self.estimator, MPRegressor) else len(self.classes)
         if len(self.facts.guess) != n_guess:
             raise ValueError(f"table.facts.guess must have {n_guess} numbers, got {len(self.facts.guess)}")
-        if isinstance(self.estimator, MPRegressor) and self.estimator._target_shape != ():
+        if isinstance(self.estimator, MPRegressor) and self.estimator.target_shape_ != ():
             raise ValueError("a table has one target")
 
 

@@ -331,10 +331,10 @@ def test_several_networks_predict_together(made, call, target, tmp_path):
     loaded = TableModel.load(model)
     assert loaded.n_networks == len(loaded.estimator.networks_) == 2
     x = loaded.encoder.transform(tables.read_table(folder / f"{target}-new.csv")).x
-    each = [network.predict(loaded.estimator._x_scaling.apply(x)) for network in loaded.estimator.networks_]
+    each = [network.predict(loaded.estimator.x_scaling_.apply(x)) for network in loaded.estimator.networks_]
     mixed, found = bmp.mixture(each), pandas.read_csv(out)
     if target == "price":
-        scaled = mixed.undo(loaded.estimator._y_scaling).flat()
+        scaled = mixed.undo(loaded.estimator.y_scaling_).flat()
         np.testing.assert_allclose(found["price_mean"], scaled.mean, rtol=1e-9)
         np.testing.assert_allclose(found["price_high"], scaled.interval(0.9)[1], rtol=1e-9)
     else:

@@ -283,7 +283,7 @@ class TestPartialFit:
     def test_it_goes_on_after_fit_and_fit_starts_anew(self):
         x, y = table(bmp.MPRegressor)
         model = bmp.MPRegressor(**SMALL).fit(x[:30], y[:30]).partial_fit(x[30:], y[30:])
-        np.testing.assert_allclose(model._x, x)
+        np.testing.assert_allclose(model.seen_x_, x)
         again = model.fit(x[:30], y[:30])
         np.testing.assert_array_equal(again.predict(x), bmp.MPRegressor(**SMALL).fit(x[:30], y[:30]).predict(x))
 

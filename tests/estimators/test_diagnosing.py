@@ -33,7 +33,7 @@ def test_an_estimators_advice_can_be_followed(model):
 
 def test_a_network_is_told_of_its_trainer(model):
     x, y = table(100, 1)
-    found = model.network_.diagnose(model._x_scaling.apply(x), model._y_scaling.apply(y))
+    found = model.network_.diagnose(model.x_scaling_.apply(x), model.y_scaling_.apply(y))
     assert "trainer.diagnose()" in str(found)
 
 

@@ -50,7 +50,7 @@ def test_bent_columns_come_back(path):
     with pytest.warns(OutlierWarning, match="column 1"):
         model = bmp.MPRegressor(**OPTIONS).fit(x, y)
     model.save(path)
-    found, copy = model._x_scaling, bmp.MPRegressor.load(path)._x_scaling
+    found, copy = model.x_scaling_, bmp.MPRegressor.load(path).x_scaling_
     assert np.isfinite(found.high_width[1]) and isinstance(copy, TableScaling)
     for name, values in vars(found).items():
         np.testing.assert_array_equal(getattr(copy, name), values)

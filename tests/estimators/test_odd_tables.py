@@ -265,7 +265,7 @@ def test_an_estimator_of_a_data_frame_is_saved_without_a_warning(cls, tmp_path):
     rows, targets = rows.copy(), y[cls].copy()
     targets.flags.writeable = False
     model = fitted(cls, rows, pd.Series(targets), epochs=2)
-    model._x.flags.writeable = False  # as pandas 3 gives it
+    model.seen_x_.flags.writeable = False  # as pandas 3 gives it
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.save(tmp_path / "model.safetensors")

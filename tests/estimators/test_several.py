@@ -70,13 +70,13 @@ def test_they_are_the_fits_that_follow_each_other(cls):
     apart = [cls(random_state=draws, **OPTIONS).fit(x, y) for _ in range(3)]
     assert len(together.networks_) == len(together.histories_) == 3
     assert together.network_ is together.networks_[0] and together.history_ is together.histories_[0]
-    mixed = bmp.mixture([model._predict(x) for model in apart])
+    mixed = bmp.mixture([model.predict_distribution(x) for model in apart])
     if cls is bmp.MPClassifier:
         np.testing.assert_allclose(together.predict_proba(x), mixed.probs, rtol=1e-9)
         np.testing.assert_allclose(together.predict_epistemic(x), mixed.epistemic, rtol=1e-6, atol=1e-12)
         np.testing.assert_array_equal(together.predict(x), mixed.label)
     else:
-        mixed = mixed.undo(together._y_scaling).flat()
+        mixed = mixed.undo(together.y_scaling_).flat()
         mean, std = together.predict(x, return_std=True)
         np.testing.assert_allclose(mean, mixed.mean, rtol=1e-9)
         np.testing.assert_allclose(std, mixed.std, rtol=1e-9)
@@ -96,15 +96,15 @@ def test_one_network_is_what_it_was(cls):
         assert model.history_.loo_nll == run.history.loo_nll
     one = cls(random_state=0, **OPTIONS).fit(x, y)
     assert one.n_iter_ == 6 and len(one.networks_) == 1
-    score, error = one._tell_loo(run.history.loo_nll[-1], run.history.loo_error[-1])
+    score, error = one.loo_in_units(run.history.loo_nll[-1], run.history.loo_error[-1])
     if cls is bmp.MPRegressor:  # as predictions have it: with noise that depends on the input
         nll = float(run.influence().loo_nll.mean())
-        assert one.loo_score_ == pytest.approx(one._tell_loo(nll, 0.0)[0], abs=1e-4)
+        assert one.loo_score_ == pytest.approx(one.loo_in_units(nll, 0.0)[0], abs=1e-4)
         assert one.loo_error_ == pytest.approx(error, rel=0.1)
     else:
         assert (one.loo_score_, one.loo_error_) == (score, error)
-    own = run.network.to(torch.float64).predict(one._x_scaling.apply(x))
-    found = one._predict(x)
+    own = run.network.to(torch.float64).predict(one.x_scaling_.apply(x))
+    found = one.predict_distribution(x)
     assert type(found) is type(own) and torch.equal(found.mean, own.mean)
 
 
@@ -225,8 +225,8 @@ def test_more_rows_are_learned_by_all_from_where_they_are(cls):
     draws = np.random.RandomState(0)
     apart = [cls(random_state=draws, **OPTIONS).fit(x[:40], y[:40]).partial_fit(x[40:], y[40:]) for _ in range(2)]
     together = cls(n_networks=2, random_state=0, **OPTIONS).fit(x[:40], y[:40]).partial_fit(x[40:], y[40:])
-    mixed = bmp.mixture([model._predict(x) for model in apart])
-    np.testing.assert_allclose(together._predict(x).mean, mixed.mean, rtol=1e-9)
+    mixed = bmp.mixture([model.predict_distribution(x) for model in apart])
+    np.testing.assert_allclose(together.predict_distribution(x).mean, mixed.mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("cls", BOTH)

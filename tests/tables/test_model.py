@@ -84,7 +84,7 @@ def test_a_model_comes_back_from_its_file_without_the_rows(model, tmp_path):
         else:
             np.testing.assert_array_equal(after, before)
     assert copy.facts == model.facts and copy.target == model.target
-    assert copy.estimator._x is None
+    assert copy.estimator.seen_x_ is None
     assert copy.was_trained_on(plane(80, 0)[0]) and not copy.was_trained_on(frame)
 
 
