@@ -218,7 +218,7 @@ class Ours:
     def __call__(self, x: Floats) -> Any:
         if hasattr(self.model, "predict_proba"):
             return self.model.predict_proba(x)
-        return self.model.predict_distribution(x).undo(self.model.y_scaling_).flat()
+        return self.model.predict_outputs(x).undo(self.model.y_scaling_).flat()
 
     def extra(self, unit: float) -> dict[str, Any]:
         """Leave-one-out NLL, for targets in this unit, and where training stopped."""

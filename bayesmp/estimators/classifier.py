@@ -86,12 +86,12 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each row."""
-        index = self.predict_distribution(X).label.numpy()
+        index = self.predict_outputs(X).label.numpy()
         return np.asarray(self.classes_[index])
 
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities (n, classes), in the order of `classes_`."""
-        return self.predict_distribution(X).probs.numpy()
+        return self.predict_outputs(X).probs.numpy()
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Logarithms of `predict_proba`."""
@@ -104,7 +104,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         Large where the functions that fit the data disagree about the label: near boundaries that few rows tell of, and
         on the whole for rows unlike the training data; but far out on one class's side they may all agree.
         """
-        return self.predict_distribution(X).epistemic.numpy()
+        return self.predict_outputs(X).epistemic.numpy()
 
     def _check_data(self, X: Any, y: Any, *, is_first: bool) -> tuple[Floats, NDArray[Any]]:
         y = as_array(y)
@@ -145,7 +145,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
     def loo_in_units(self, nll: float, error: float) -> tuple[float, float]:
         return -nll, error
 
-    def predict_distribution(self, X: Any) -> ClassPrediction:
+    def predict_outputs(self, X: Any) -> ClassPrediction:
         """What all networks say of these rows together: probabilities, and what is not known of the outputs."""
         found: ClassPrediction = self.predict_scaled(self.scaled_inputs(X))
         return found

@@ -109,21 +109,21 @@ class MPRegressor(RegressorMixin, SavedEstimator):
             return_std: give the standard deviation of a new target, too: what is not known of the function, and the
                 noise.
         """
-        prediction = self.predict_distribution(X)
+        prediction = self.predict_outputs(X)
         mean = self._shaped(self.y_scaling_.undo(prediction.mean.numpy()))
         return (mean, self._in_units(prediction.std.numpy())) if return_std else mean
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Floats, Floats]:
         """Lower and upper ends of the intervals that hold new targets with this probability each."""
         level = checks.check_probability(level, "level")
-        low, high = (self.y_scaling_.undo(end.numpy()) for end in self.predict_distribution(X).interval(level))
+        low, high = (self.y_scaling_.undo(end.numpy()) for end in self.predict_outputs(X).interval(level))
         return self._shaped(low), self._shaped(high)
 
     def predict_epistemic(self, X: Any) -> Floats:
         """Standard deviation of the function itself, without the noise: large for rows unlike the training data, and
         what more data would take away.
         """
-        return self._in_units(self.predict_distribution(X).epistemic_var.sqrt().numpy())
+        return self._in_units(self.predict_outputs(X).epistemic_var.sqrt().numpy())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -188,7 +188,7 @@ class MPRegressor(RegressorMixin, SavedEstimator):
         std = self.y_scaling_.std
         return -nll - float(np.log(std).mean()), error * float(std[0]) if len(std) == 1 else error
 
-    def predict_distribution(self, X: Any) -> RegressionPrediction:
+    def predict_outputs(self, X: Any) -> RegressionPrediction:
         """What all networks say of these rows together, in standard deviations of the targets in training."""
         found: RegressionPrediction = self.predict_scaled(self.scaled_inputs(X))
         return found

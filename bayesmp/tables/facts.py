@@ -69,7 +69,7 @@ def judge_training(estimator: MPRegressor | MPClassifier, x: Floats) -> tuple[fl
     each = [_left_out(network, inputs, targets) for network in estimator.networks_]
     means, variances = (torch.stack(parts) for parts in zip(*each, strict=True))
     unlike = float(np.quantile(spread_of(variances.mean(0) + means.var(0, correction=0)), UNLIKE))
-    known = estimator.predict_distribution(x[rows])
+    known = estimator.predict_outputs(x[rows])
     if isinstance(known, ClassPrediction):
         return unlike, None, ()
     assert estimator.y_scaling_ is not None

@@ -149,7 +149,7 @@ class TableModel:
         the training rows when it has to predict them without themselves, or if a category was never seen.
         """
         encoded = self.encoder.transform(frame)
-        known = self.estimator.predict_distribution(encoded.x)
+        known = self.estimator.predict_outputs(encoded.x)
         is_unlike = (spread_of(known.epistemic_var) > self.facts.unlike) | encoded.is_unseen
         if isinstance(known, RegressionPrediction):
             assert self.estimator.y_scaling_ is not None

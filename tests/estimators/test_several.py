@@ -70,7 +70,7 @@ def test_they_are_the_fits_that_follow_each_other(cls):
     apart = [cls(random_state=draws, **OPTIONS).fit(x, y) for _ in range(3)]
     assert len(together.networks_) == len(together.histories_) == 3
     assert together.network_ is together.networks_[0] and together.history_ is together.histories_[0]
-    mixed = bmp.mixture([model.predict_distribution(x) for model in apart])
+    mixed = bmp.mixture([model.predict_outputs(x) for model in apart])
     if cls is bmp.MPClassifier:
         np.testing.assert_allclose(together.predict_proba(x), mixed.probs, rtol=1e-9)
         np.testing.assert_allclose(together.predict_epistemic(x), mixed.epistemic, rtol=1e-6, atol=1e-12)
@@ -104,7 +104,7 @@ def test_one_network_is_what_it_was(cls):
     else:
         assert (one.loo_score_, one.loo_error_) == (score, error)
     own = run.network.to(torch.float64).predict(one.x_scaling_.apply(x))
-    found = one.predict_distribution(x)
+    found = one.predict_outputs(x)
     assert type(found) is type(own) and torch.equal(found.mean, own.mean)
 
 
@@ -225,8 +225,8 @@ def test_more_rows_are_learned_by_all_from_where_they_are(cls):
     draws = np.random.RandomState(0)
     apart = [cls(random_state=draws, **OPTIONS).fit(x[:40], y[:40]).partial_fit(x[40:], y[40:]) for _ in range(2)]
     together = cls(n_networks=2, random_state=0, **OPTIONS).fit(x[:40], y[:40]).partial_fit(x[40:], y[40:])
-    mixed = bmp.mixture([model.predict_distribution(x) for model in apart])
-    np.testing.assert_allclose(together.predict_distribution(x).mean, mixed.mean, rtol=1e-9)
+    mixed = bmp.mixture([model.predict_outputs(x) for model in apart])
+    np.testing.assert_allclose(together.predict_outputs(x).mean, mixed.mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("cls", BOTH)
