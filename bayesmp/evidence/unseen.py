@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 
 from bayesmp.basics.settings import SETTINGS, Settings
+from bayesmp.heads import Head
+from bayesmp.messages.gaussian import Moments
 
 SCALES = (0.25, 64.0, 100)  # candidates for c and, of labels, for k: least, most, and how many
 
@@ -71,6 +73,16 @@ class JudgedLabels:
     covariance: Tensor
     y: Tensor
     surprise: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+    @classmethod
+    def of(cls, head: Head, log_weights: Tensor, mean: Tensor, covariance: Tensor, y: Tensor) -> JudgedLabels:
+        """For what a head predicts from such outputs."""
+
+        def surprise(mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+            var = covariance.diagonal(dim1=1, dim2=2).clamp_min(torch.finfo(covariance.dtype).tiny)
+            return -head.predict(Moments(mean, var), log_weights.to(mean), covariance).log_prob(y)
+
+        return cls(mean.double(), covariance.double(), y, surprise)
 
     def some(self, rows: Tensor, n_each: int = 1) -> JudgedLabels:
         """Those of some of the rows."""

@@ -54,10 +54,10 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the data of a run."""
+    """A change of the data of a run; or the run has started again with a narrower prior."""
 
     epoch: Count  # after which it was made; 0: before the first
-    what: Annotated[str, OneOf(("added", "removed", "replaced", "merged"))]
+    what: Annotated[str, OneOf(("added", "removed", "replaced", "merged", "narrowed"))]
     n_changed: Count  # examples that came, went or have new values
     n_examples: Count  # how many there were then
 

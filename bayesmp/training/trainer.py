@@ -23,7 +23,7 @@ from bayesmp.evidence.refresh import Refreshed, memory_plan
 from bayesmp.network.files import INTERRUPTED, from_file, learn_from_file
 from bayesmp.network.network import Network, check_is_network
 from bayesmp.sites.sites import Sites, StoragePlan, format_bytes, plan_storage
-from bayesmp.training import best_state, constant_guess, run_files
+from bayesmp.training import best_state, constant_guess, rehearsal, run_files
 from bayesmp.training.all_or_nothing import all_or_nothing
 from bayesmp.training.belief_maker import BeliefMaker
 from bayesmp.training.checkpoints import EVERY, KEEP, Checkpoints
@@ -107,17 +107,19 @@ class Trainer:
         *,
         with_objective: bool,
         members: list[Tensor] | None = None,
+        width: float = 1.0,
     ) -> Trainer:
         """A run on data that were accepted before, to be filled by `take` or `go_on_from`; no checks of their scale.
 
         Args:
             with_objective: whether training had an objective.
             members: the rows of each batch; drawn if not given.
+            width: factor on the variances of the prior that it starts from.
         """
         trainer = cls.__new__(cls)
         trainer.checkpoints = None
         data, is_flat = accept(network, x, y, config, members=members, is_new=False)
-        trainer._set_up(network, config, data, is_flat, with_objective=with_objective)
+        trainer._set_up(network, config, data, is_flat, with_objective=with_objective, width=width)
         return trainer
 
     # --- start -------------------------------------------------------------------------------------------------------
@@ -130,6 +132,7 @@ class Trainer:
         is_flat: bool,
         *,
         with_objective: bool | None = None,
+        width: float = 1.0,
     ) -> None:
         """Take the network over, and start from its prior.
 
@@ -152,7 +155,7 @@ class Trainer:
                 "this network was trained before, and a new run starts from its prior: what it had learned is dropped. "
                 "To train on, keep the Trainer and call run() again; to start anew on purpose, call network.reset()"
             )
-        network.reset()
+        self._reset(width)
         if not self.schedule.takes_all_data:
             network.fitted = None  # yesterday's; messages see activations in their own way
         network.flat_targets = is_flat
@@ -185,6 +188,14 @@ class Trainer:
         )
         self._with_objective = self.has_objective
         self._belief_maker = BeliefMaker(network, self.schedule)
+
+    def _reset(self, width: float = 1.0) -> None:
+        """Let the network forget everything, under a prior of this width."""
+        network = self.network
+        network.reset()
+        if width != 1.0:
+            network.widen_prior(width)
+            network.marginal = network.prior.map(torch.clone)
 
     def _start(self) -> None:
         """Every site as it is before its first visit."""
@@ -320,7 +331,7 @@ class Trainer:
     @undisturbed()
     def _train(self, n_epochs: int, progress: bool | None, *, is_auto: bool, n_asked: int) -> History:
         """`run` for at most this many epochs, perhaps none; the history says how many were asked for."""
-        network, history = self.network, self.history
+        network, history, last = self.network, self.history, self.n_epochs + n_epochs
         self._check_network()
         network.belief = None  # never one of other means, should the run be interrupted
         network.varying_noise = network.run_summary = None
@@ -331,6 +342,8 @@ class Trainer:
             finally:
                 self.schedule.settle(self.members)
             went_back = self._end_at_best()
+            if is_auto and rehearsal.is_called_for(self):
+                why, went_back = self._let_rehearsals_judge((why, went_back), last, progress)
         if is_worse := constant_guess.is_worse(self):
             asked = f"ran the {n_asked} epochs asked for; {constant_guess.WORSE}"
             why = f"{constant_guess.WORSE} after {self.n_epochs} epochs" if is_auto else asked
@@ -542,9 +555,9 @@ class Trainer:
         self.history.records[-1] = replace(self.history[-1], is_taken_back=True)
 
     @torch.inference_mode()
-    def _start_again(self) -> None:
+    def _start_again(self, *, width: float = 1.0) -> None:
         with torch.inference_mode(False):
-            self.network.reset()
+            self._reset(width)
         self.schedule.resume({"n_visits": 0, "next_renewal": 1})
         self._start()
         self._last_mean.copy_(self.network.marginal.mean)
@@ -584,6 +597,36 @@ class Trainer:
         self.history.records[-1] = replace(self.history[-1], loo={}, is_taken_back=True)
         self._finish()
         return f"; went back to the state after epoch {kept.epoch}"
+
+    def _let_rehearsals_judge(self, ended: tuple[str, str], last: int, progress: bool | None) -> tuple[str, str]:
+        """Scores and belief as rehearsals have them. As long as these predict clearly better with a narrower prior, the
+        run starts again with that.
+
+        Args:
+            ended: why the run ended, and what is added to that; what is returned, too.
+            last: epoch that it may go on to.
+        """
+        network, best = self.network, None
+        while True:
+            started, n_epochs = time.perf_counter(), self.n_epochs - self.history.changed_at
+            best = best or rehearsal.rehearse(self, float(network.prior_width), n_epochs, progress=progress)
+            if best is None:
+                return ended
+            narrower = None
+            if last > self.n_epochs and rehearsal.may_narrow(self):
+                narrower = rehearsal.rehearse(self, rehearsal.NARROWER * best.width, n_epochs, progress=progress)
+            is_better = narrower is not None and narrower.is_clearly_better_than(best)
+            scores = self.history[-1].loo if is_better else {**self.history[-1].loo, **best.scores}
+            self._add_to_record(scores, time.perf_counter() - started)
+            if narrower is None or not is_better:
+                network.belief_scale = best.belief_scale
+                return ended
+            best = narrower
+            self._start_again(width=best.width)
+            self._best_state, self._refreshed_at = None, self.n_epochs
+            self.history.changes.append(Change(self.n_epochs, "narrowed", 0, len(self.data)))
+            why = self._run(last - self.n_epochs, progress, is_auto=True, n_asked=last)
+            ended = why, self._end_at_best()
 
     # --- data with identity ------------------------------------------------------------------------------------------
 

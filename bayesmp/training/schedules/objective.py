@@ -377,7 +377,9 @@ class ObjectiveSchedule(Schedule):
         rows, place = rows[is_told], place[is_told].to(found.mean.device)
         known = self.belief_scale
         if isinstance(unseen, JudgedLabels):
-            left_out = self._judged_labels(found.mean[place], found.covariance[place], loss.y[rows])
+            left_out = JudgedLabels.of(
+                self.network.head, self.certain(1.0), found.mean[place], found.covariance[place], loss.y[rows]
+            )
             seen = loss.outputs(look.latent[rows])
             scale = miss_scale_of_labels(unseen.some(is_told), seen, left_out, known, settings=self.settings)
         else:
@@ -386,15 +388,6 @@ class ObjectiveSchedule(Schedule):
             missed = Judged.of(y[rows] - left.mean[place], left.var[place], descent.state.noise)
             scale = miss_scale(unseen, missed, known, settings=self.settings)
         self.log_miss = len(groups) * math.log(scale)
-
-    def _judged_labels(self, mean: Tensor, covariance: Tensor, y: Tensor) -> JudgedLabels:
-        head, log_weights = self.network.head, self.certain(1.0)
-
-        def surprise(mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-            outputs = LeftOut(mean, covariance, 0)
-            return -head.predict(outputs.moments, log_weights.to(mean), covariance).log_prob(y)
-
-        return JudgedLabels(mean.double(), covariance.double(), y, surprise)
 
     def _unseen(self, descent: Descent, x: Tensor, y: Tensor, rows: Tensor) -> Judged | JudgedLabels:
         """What a descent that is at rest says about rows that it has not seen."""
@@ -411,7 +404,8 @@ class ObjectiveSchedule(Schedule):
         mean, var = (torch.cat([getattr(part, name) for part, _ in found]).double() for name in ("mean", "var"))
         if not network.head.has_noise:
             covariance = torch.cat([torch.diag_embed(part.var) if own is None else own for part, own in found])
-            return self._judged_labels(mean, covariance, y[rows.to(y.device)])
+            labels = y[rows.to(y.device)]
+            return JudgedLabels.of(network.head, self.certain(1.0), mean, covariance, labels)
         return Judged.of(y[rows].to(mean) - mean, var, descent.state.noise)
 
     def as_unseen(self, left_out: Moments, y: Tensor) -> Moments:
