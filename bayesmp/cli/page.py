@@ -53,22 +53,21 @@ caption { text-align: left; padding-bottom: .4rem; }
 th, td { padding: .3rem .5rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; }
 th .soft { font-weight: 400; }
-.numbers td, .numbers thead th + th { text-align: right; padding-left: .8rem; }
-.rows th, .rows td { min-width: 4.2rem; }
+.numbers td, .numbers thead th + th { text-align: right; padding-left: .8rem; overflow-wrap: normal; }
+.rows th, .rows td { min-width: 5.6rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1.2rem; }
 figure { margin: 0; min-width: 0; }
 figure b { display: block; }
 img { display: block; max-width: 100%; height: auto; }
 .bar { height: .6rem; min-width: 1px; background: var(--blue); border-radius: 0 .2rem .2rem 0; }
 ul { padding-left: 1.2rem; margin: .4rem 0; }
-@media (min-width: 40.01rem) { .numbers td { white-space: nowrap; } }
-@media (max-width: 40rem) {
+@media (max-width: 52rem) {
   .rows thead { display: none; }
   .rows tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
   .rows td { display: block; border: 0; padding: .05rem 0; }
   .rows td::before { content: attr(data-name) ": "; color: var(--soft); }
   .numbers { font-size: .8125rem; }
-  .numbers td, .numbers thead th + th { padding-left: 0; }
+  .numbers td, .numbers thead th + th { padding-left: .3rem; }
   .wide { display: none; }
 }
 """

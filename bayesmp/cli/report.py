@@ -80,7 +80,7 @@ def tell_report(report: Report) -> None:
         typer.echo("")
         heads = ["rise of NLL", f"fall of {'accuracy' if report.model.classes else 'R2'}"]
         rows = [[str(each.nll), str(each.score)] for each in some]
-        _tell_table("without the column", heads, [each.column for each in some], rows)
+        _tell_table("column shuffled", heads, [each.column for each in some], rows)
         if (n_more := len(report.importances) - SHOWN) > 0:
             typer.echo(f"... and {tables.plural(n_more, 'column')} more")
 

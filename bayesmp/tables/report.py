@@ -186,10 +186,10 @@ def _text(value: Any) -> str:
     if require_pandas().isna(value):
         return "missing"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return rounded(value)
     text = str(value)
     try:
-        return f"{float(text):.6g}" if len(text) > LONG else text
+        return rounded(float(text)) if len(text) > LONG else text
     except ValueError:
         return text if len(text) <= LONG_TEXT else f"{text[: LONG_TEXT - 1]}…"
 

@@ -34,7 +34,7 @@ def test_fit_tells_what_it_does(made):
     assert re.search(rf"RMSE +{score}NLL +{score}", said)
     assert re.search(r"in 90 % interval +\S+( ± \S+)? %", said)
     assert said.index("better than the mean") < said.index("of the rows lie in their 90 % interval") < said.index("R2 ")
-    assert re.search(r"without the column +rise of NLL +fall of R2\narea +\S+ ± \S+ +\S+ ± \S+\n", said)
+    assert re.search(r"column shuffled +rise of NLL +fall of R2\narea +\S+ ± \S+ +\S+ ± \S+\n", said)
     assert "2 different values, taken as classes; this is a classification" in made[1]["sick"]
     assert "12 different values, taken as classes" in made[1]["kind"]
     assert re.search(r"accuracy +\S+( ± \S+)? +\S+ +\S+\n", made[1]["kind"])
