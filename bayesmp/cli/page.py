@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
-import torch
 import typer
 
 import bayesmp
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bayesmp.tables.effects import Dependence
     from bayesmp.tables.report import Report, Row
 
+BELOW = ("torch", "numpy", "scikit-learn", "pandas")  # whose versions are told
 DPI = 160
 MOST_DRAWN = 1_000  # rows in the picture of predictions
 SHOWN_COLUMNS = 20  # whose importance is shown
@@ -54,6 +55,7 @@ th, td { padding: .3rem .5rem .3rem 0; text-align: left; vertical-align: top; bo
 th { font-weight: 600; }
 th .soft { font-weight: 400; }
 .numbers td, .numbers thead th + th { text-align: right; padding-left: .8rem; overflow-wrap: normal; }
+.rows { font-size: .875rem; }
 .rows th, .rows td { min-width: 5.6rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1.2rem; }
 figure { margin: 0; min-width: 0; }
@@ -150,7 +152,11 @@ def _scores(report: Report) -> str:
 
 def _number(text: str) -> str:
     """A cell that breaks before its ±, if it must."""
-    return f"<td>{escape(text).replace('± ', '±&nbsp;').replace(' %', '&nbsp;%')}</td>"
+    return f"<td>{_unbroken(text)}</td>"
+
+
+def _unbroken(text: str) -> str:
+    return escape(text).replace("± ", "±&nbsp;").replace(" %", "&nbsp;%")
 
 
 def _pictures(report: Report) -> list[str]:
@@ -269,7 +275,7 @@ def _rows(report: Report, rows: Sequence[Row], *, has_how: bool) -> str:
         line = {"row": f"{row.number:,}", f"true {target}": row.truth, f"predicted {target}": row.predicted}
         lines.append(line | ({"how surprising": row.how} if has_how else {}) | row.cells)
     heads = "".join(f"<th>{escape(head)}</th>" for head in lines[0])
-    cells = ["".join(f"<td data-name='{escape(k)}'>{escape(v)}</td>" for k, v in line.items()) for line in lines]
+    cells = ["".join(f"<td data-name='{escape(k)}'>{_unbroken(v)}</td>" for k, v in line.items()) for line in lines]
     body = "".join(f"<tr>{each}</tr>" for each in cells)
     caption = "Rows are counted from 1, the first one below the names. ± is the model's own standard deviation."
     return (
@@ -286,7 +292,7 @@ def _settings(report: Report, notes: Sequence[str]) -> str:
         "training": estimator.history_.stopped,
         "settings": ", ".join(f"{name}={value}" for name, value in estimator.get_params().items()),
         "bayesmp": bayesmp.__version__ if not model.version else f"{bayesmp.__version__}, model by {model.version}",
-        "versions": f"Python {platform.python_version()}, torch {torch.__version__}, numpy {numpy.__version__}",
+        "versions": ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in BELOW)]),
     }
     for column, why in model.encoder.left_out.items():
         settings[f"not used: {column}"] = why

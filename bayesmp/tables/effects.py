@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from bayesmp.tables.model import TableModel
 
 SHUFFLES = 5  # of each column
-MOST_ROWS, MOST_COLUMNS = 1_000, 200  # rows that are predicted anew for each shuffle, and columns that are judged
+MOST_COLUMNS = 200  # that are judged
+LEAST_ROWS, MOST_ROWS, MOST_PREDICTED = 100, 1_000, 100_000  # rows for each shuffle, and predictions in all
 AVERAGED_ROWS, DRAWS = 100, 200  # rows under each point of a curve, and functions that its band is made of
 POINTS, MOST_KINDS, MOST_CLASSES = 20, 8, 3  # of a curve, of a column of categories, and classes that get a curve
 LEVEL = 0.9  # of the bands
@@ -85,7 +86,8 @@ def importances(model: TableModel, x: Floats, y: NDArray[Any], *, seed: int = 0)
     if len(columns) > MOST_COLUMNS or len(y) < 2:
         return []
     rng = np.random.default_rng(seed)
-    some = rng.permutation(len(y))[:MOST_ROWS]
+    n_rows = MOST_PREDICTED // (SHUFFLES * len(columns))
+    some = rng.permutation(len(y))[: min(max(n_rows, LEAST_ROWS), MOST_ROWS)]
     x, y = x[some], y[some]
     before, found = _per_row(model, x, y), []
     for column, place in zip(columns, places(model), strict=True):

@@ -158,7 +158,7 @@ class Report:
         if not isinstance(known, RegressionPrediction):
             return f"its class had a probability of {chance:.2g}"
         gap = float((self.y[k] - known.mean[0]) / known.std[0])
-        rare = f"expected of {100.0 * chance:.2g} % of the rows" if chance > 1e-6 else "hardly ever expected"
+        rare = f"as {100.0 * chance:.2g} % of the rows should be" if chance > 1e-6 else "as hardly any row should be"
         return f"{abs(gap):.1f} std {'above' if gap > 0 else 'below'} the prediction, {rare}"
 
     def _row(self, k: int, how: str) -> Row:

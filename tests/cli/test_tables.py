@@ -38,7 +38,7 @@ def test_fit_tells_what_it_does(made):
     assert "2 different values, taken as classes; this is a classification" in made[1]["sick"]
     assert "12 different values, taken as classes" in made[1]["kind"]
     assert re.search(r"accuracy +\S+( ± \S+)? +\S+ +\S+\n", made[1]["kind"])
-    assert re.search(r"called 'True' from a probability of 0.5 on, \d+ of \d+ 'True' are missed", made[1]["sick"])
+    assert re.search(r"called '(True|False)' from a probability of 0.5 on, \d+ of \d+ '\1' are missed", made[1]["sick"])
 
 
 def test_fit_draws_what_was_held_out(made):
