@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from bayesmp import tables
 from bayesmp.cli import options as parsed
 from bayesmp.cli.errors import DEBUG, note, with_errors
 from bayesmp.cli.options import Task
-from bayesmp.cli.report import draw, number, tell_scores, tell_training
+from bayesmp.cli.page import write_page
+from bayesmp.cli.report import draw, known_to, number, tell_report, tell_training
 from bayesmp.training.trainer import MAX_EPOCHS
 
 if TYPE_CHECKING:
@@ -58,6 +60,14 @@ def fit(
     picture: Path | None = typer.Option(
         None, help="Where to draw the report (.png, .pdf, .svg). Default: beside the model.", show_default=False
     ),
+    report: Path | None = parsed.REPORT,
+    time_column: str = typer.Option(
+        "",
+        help="Column of dates or numbers by which the latest rows are held out, not random ones.",
+        show_default=False,
+    ),
+    threshold: float | None = parsed.THRESHOLD,
+    cost: str = parsed.COST,
     no_progress: bool = typer.Option(False, "--no-progress", help="No progress bar."),
     debug: bool = DEBUG,
 ) -> None:
@@ -76,7 +86,10 @@ def fit(
         tell_outliers,
         tell_skew,
     )  # scikit-learn takes a second to import
-    from bayesmp.tables.model import hold_out as split
+    from bayesmp.tables.report import Report, check_two_classes
+    from bayesmp.tables.split import hold_out as split
+    from bayesmp.tables.split import hold_out_latest
+    from bayesmp.tables.verdict import judge_left_out
 
     options: dict[str, Any] = {
         "hidden": parsed.widths(hidden),
@@ -95,12 +108,23 @@ def fit(
     parsed.check_picture(picture, "--picture")
     if target in (*parsed.names(drop), *parsed.names(categories)):
         raise typer.BadParameter(f"{target!r} is the target", param_hint="--drop, --categories")
+    if report is not None:
+        parsed.check_report(report)
+        if hold_out == 0.0:
+            raise typer.BadParameter("needs rows that are held out; leave --hold-out 0 away", param_hint="--report")
     frame = tables.read_table(table)
     tables.check_column(target, frame.columns)
-    for path in (out, picture):
+    if time_column:
+        tables.check_column(time_column, frame.columns)
+        if time_column == target:
+            raise typer.BadParameter(f"{target!r} is the target", param_hint="--time-column")
+    for path in (out, picture, *([report] if report else [])):
         parsed.check_writable(path)
     what, why = tables.Target.decide(frame[target], task.value if task else None)
     y, known = what.read(frame[target])
+    called = parsed.threshold(threshold, cost)
+    if called is not None:
+        check_two_classes(what, len(set(y[known].tolist())))
     typer.echo(f"{table.name}: {tables.plural(len(frame), 'row')}, {tables.plural(frame.shape[1] - 1, 'column')}")
     typer.echo(f"{target}: {why}; this is a {what.task}")
     if not known.all():
@@ -114,37 +138,49 @@ def fit(
         f"{tables.plural(len(encoder.columns), 'column')} used, as {tables.plural(n_features, 'number')} per row"
     )
 
-    for sentence in tell_outliers(encoder, what, columns, y):
-        note(sentence)
-    n_copies = count_copies(encoder, columns, y)
-    if n_copies > 0:
-        note(
+    notes = tell_outliers(encoder, what, columns, y)
+    if (n_copies := count_copies(encoder, columns, y)) > 0:
+        notes.append(
             f"{n_copies:,} of the rows are copies of others, target included: they count as often as they are there, "
             "and make the report too good; remove them if they are no measurements of their own"
         )
+    for sentence in notes:
+        note(sentence)
 
-    share = hold_out if hold_out is not None else 0.2 if len(y) >= FEW_ROWS else 0.0
-    kept, held = split(y, what, share, seed=seed)
+    is_asked = len(y) >= FEW_ROWS or report is not None or time_column
+    share = hold_out if hold_out is not None else 0.2 if is_asked else 0.0
+    kept, held, told = hold_out_latest(columns[time_column], share) if time_column else split(y, what, share, seed=seed)
     check_enough(len(kept))
     model: TableModel | None = None
     if len(held) > 0:
         typer.echo(f"\ntraining on {len(kept):,} rows, {len(held):,} held out")
+        if told:
+            typer.echo(told)
         model = TableModel.fit(columns.iloc[kept].reset_index(drop=True), y[kept], what, **options)
         tell_training(model)
-        prediction = model.predict(columns.iloc[held].reset_index(drop=True))
         typer.echo("")
-        tell_scores(model, prediction, y[held], f"{len(held):,} held out", with_loo=True)
+        held = held[known_to(model, y[held])]
+        rows, numbers = columns.iloc[held].reset_index(drop=True), np.flatnonzero(known)[held] + 1
+        found = Report(model, rows, y[held], numbers, f"{len(held):,} held out", threshold=called, with_loo=True)
+        tell_report(found)
         if hint := tell_skew(what, y):
             note(hint)
-        draw(model, prediction, y[held], picture)
+            notes.append(hint)
+        draw(found, picture)
+        if report is not None:
+            said = [*([told] if told else []), *encoder.notes, *notes]
+            write_page(found, report, said, is_refitted=refit)
     else:
         typer.echo("\nno rows are held out; the leave-one-out score, below, predicts each row without itself")
     if model is None or refit:
+        is_judged = model is not None
         typer.echo(f"\ntraining on all {len(y):,} rows")
         model = TableModel.fit(columns, y, what, **options)
         tell_training(model)
-        scores = ", ".join(f"{name} {number(name, value)}" for name, value in model.loo_scores().items())
-        typer.echo(f"leave-one-out: {scores}")
+        left_out = model.loo_scores()
+        if not is_judged and (use := judge_left_out(left_out, model.facts.guess, is_classes=bool(model.classes))):
+            typer.echo(use)
+        typer.echo(f"leave-one-out: {', '.join(f'{name} {number(name, value)}' for name, value in left_out.items())}")
         n_columns = model.estimator.n_features_in_
         if len(y) < ROWS_PER_COLUMN * n_columns:
             note(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy
+import numpy as np
 import typer
 
 from bayesmp import tables
+from bayesmp.cli import options as parsed
 from bayesmp.cli.errors import DEBUG, note, with_errors
-from bayesmp.cli.options import check_picture, check_writable
-from bayesmp.cli.report import by_all, draw, load_model, tell_scores
+from bayesmp.cli.page import write_page
+from bayesmp.cli.report import by_all, draw, known_to, load_model, tell_report
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,9 +45,11 @@ def predict(
         tables.check_ending(out)
         if out.resolve() in (table.resolve(), model.resolve()):
             raise typer.BadParameter("would overwrite what is read; choose another name", param_hint="--out")
-        check_writable(out)
+        parsed.check_writable(out)
     loaded, frame = load_model(model), tables.read_table(table)
-    prediction = _predict(loaded, frame)
+    prediction = loaded.predict(frame)
+    for sentence in _notes(loaded, frame, prediction):
+        note(sentence)
     found = loaded.as_frame(prediction, level=level)
     if not only:
         again = [name for name in frame.columns if name in found.columns]
@@ -67,45 +70,50 @@ def evaluate(
     model: Path = typer.Argument(help="What `bayesmp fit` wrote."),
     table: Path = typer.Argument(help="CSV or Parquet file with the columns of the training table and the target."),
     picture: Path | None = typer.Option(None, help="Where to draw it (.png, .pdf, .svg).", show_default=False),
+    report: Path | None = parsed.REPORT,
+    threshold: float | None = parsed.THRESHOLD,
+    cost: str = parsed.COST,
     debug: bool = DEBUG,
 ) -> None:
-    """Score a model on rows it was not trained on, and say whether it is as sure as it is right."""
+    """Score a model on rows it was not trained on: is it better than a guess, and as sure as it is right?"""
+    from bayesmp.tables.report import Report  # scikit-learn takes a second to import
+
+    called = parsed.threshold(threshold, cost)
     if picture is not None:
-        check_picture(picture, "--picture")
+        parsed.check_picture(picture, "--picture")
+    if report is not None:
+        parsed.check_report(report)
+        parsed.check_writable(report)
     loaded, frame = load_model(model), tables.read_table(table)
-    target = loaded.target
+    target, notes = loaded.target, []
     tables.check_column(target.name, frame.columns)
     y, known = target.read(frame[target.name])
     if not known.all():
         note(f"{tables.plural(int((~known).sum()), 'row')} without a target left out")
-    if loaded.classes:
-        strange = known & ~numpy.isin(y, loaded.classes)
-        if strange.any():
-            some = ", ".join(map(repr, numpy.unique(y[strange])[:5].tolist()))
-            note(f"{tables.plural(int(strange.sum()), 'row')} with classes unknown to the model left out: {some}")
-        known &= ~strange
+    known[known] = known_to(loaded, y[known])
     if not known.any():
         raise tables.TableError(f"no row of {table.name} has a target {target.name!r} that can be scored")
     y = y[known]
     scored = frame[known].reset_index(drop=True)
-    prediction = _predict(loaded, scored)
     if loaded.was_trained_on(scored):
-        note("the model was trained on these very rows, so the scores are better than they will be on others")
+        notes = ["the model was trained on these very rows, so the scores are better than they will be on others"]
     elif (n_known := loaded.count_trained_on(scored, y)) > 0:
         some = tables.plural(n_known, "row")
-        note(f"{some} of these, or more, are rows that the model was trained on; the scores are too good by them")
-    tell_scores(loaded, prediction, y, tables.plural(len(y), "row"))
+        notes = [f"{some} of these, or more, are rows that the model was trained on; the scores are too good by them"]
+    found = Report(loaded, scored, y, np.flatnonzero(known) + 1, tables.plural(len(y), "row"), threshold=called)
+    notes = [*_notes(loaded, frame, found.prediction), *notes]
+    for sentence in notes:
+        note(sentence)
+    tell_report(found)
     if picture is not None:
-        draw(loaded, prediction, y, picture)
+        draw(found, picture)
+    if report is not None:
+        write_page(found, report, [f"rows of {table.name}", *notes])
 
 
-def _predict(model: TableModel, frame: DataFrame) -> TablePrediction:
-    """Predictions, after notes about columns that do not fit."""
+def _notes(model: TableModel, frame: DataFrame, prediction: TablePrediction) -> list[str]:
+    """Sentences about columns that do not fit."""
     used = {column.name for column in model.encoder.columns}
     extra = [name for name in frame.columns if name not in used | set(model.encoder.left_out) | {model.target.name}]
-    prediction = model.predict(frame)
-    if extra:
-        note(f"columns that the model does not know ignored: {', '.join(map(repr, extra))}")
-    for sentence in prediction.notes:
-        note(sentence)
-    return prediction
+    ignored = [f"columns that the model does not know ignored: {', '.join(map(repr, extra))}"] if extra else []
+    return ignored + prediction.notes

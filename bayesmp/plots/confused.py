@@ -9,7 +9,7 @@ import numpy as np
 
 from bayesmp import metrics
 from bayesmp.metrics import Array
-from bayesmp.plots.style import INK, finish, make_axes
+from bayesmp.plots.style import INK, finish, make_axes, plain
 from bayesmp.plots.taken import as_probs
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def confusion(probs: Any, y: Array, classes: Sequence[object], ax: Axes | None =
         for i, j in zip(*np.nonzero(counts), strict=True):
             ink = "white" if share[i, j] > 0.6 else INK
             ax.text(j, i, f"{counts[i, j]}", ha="center", va="center", fontsize=8.5, color=ink)
-    names = [text if len(text) <= 14 else f"{text[:13]}…" for text in map(str, classes)]
+    names = [plain(text if len(text) <= 14 else f"{text[:13]}…") for text in map(str, classes)]
     steps = range(0, n, max(1, n // 20))
     ax.set_xticks(list(steps), [names[k] for k in steps], rotation=45, ha="right", rotation_mode="anchor")
     ax.set_yticks(list(steps), [names[k] for k in steps])

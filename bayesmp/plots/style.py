@@ -81,6 +81,11 @@ def tell(ax: Axes, lines: Sequence[str], *, in_corner: bool = False) -> None:
     ax.text(x, y, "\n".join(lines), transform=ax.transAxes, ha=side, va=end, zorder=5, bbox=behind, **style)
 
 
+def plain(text: object) -> str:
+    """A text as it stands: between two dollar signs Matplotlib would look for a formula."""
+    return str(text).replace("$", r"\$")
+
+
 def column(values: Any) -> NDArray[np.float64]:
     """One number per point in float64, from (n,) or (n, 1)."""
     array = metrics.as_array(values).astype(np.float64)

@@ -9,7 +9,6 @@ import contextlib
 import datetime
 import hashlib
 import io
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from bayesmp import metrics
 from bayesmp.basics import checks, persistence
 from bayesmp.estimators import MPClassifier, MPRegressor
 from bayesmp.estimators.base import Floats, OutlierWarning
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
 MIN_ROWS = 5
 MARKED_ROWS = 1_024  # of the training data that can be known again one by one
-FEW_ROWS = 30  # too few to judge calibration
-GAP = 0.03  # of coverage or confidence that is no fault
 SKEWED, EVEN = 2.0, 1.0  # skewness from which logarithms are worth a word, and what they may have themselves at most
 
 
@@ -151,11 +147,18 @@ class TableModel:
         encoded = self.encoder.transform(frame)
         known = self.estimator.predict_outputs(encoded.x)
         is_unlike = (spread_of(known.epistemic_var) > self.facts.unlike) | encoded.is_unseen
-        if isinstance(known, RegressionPrediction):
-            assert self.estimator.y_scaling_ is not None
-            known = known.undo(self.estimator.y_scaling_)
-            known = replace(known.flat(), noise_var=known.noise_var.reshape(()))
-        return TablePrediction(known, is_unlike, encoded.notes)
+        return TablePrediction(self._in_units(known), is_unlike, encoded.notes)
+
+    def at(self, x: Floats) -> RegressionPrediction | ClassPrediction:
+        """Predictions, in the units of the target, for rows as `encoder.transform` gives them."""
+        return self._in_units(self.estimator.predict_outputs(x))
+
+    def _in_units(self, known: RegressionPrediction | ClassPrediction) -> RegressionPrediction | ClassPrediction:
+        if not isinstance(known, RegressionPrediction):
+            return known
+        assert self.estimator.y_scaling_ is not None
+        known = known.undo(self.estimator.y_scaling_)
+        return replace(known.flat(), noise_var=known.noise_var.reshape(()))
 
     def was_trained_on(self, frame: DataFrame) -> bool:
         """Whether these are the rows it was trained on."""
@@ -181,60 +184,12 @@ class TableModel:
             columns |= {f"{name}_p_{label}": probs[:, k] for k, label in enumerate(self.classes)}
         return pandas.DataFrame({**columns, "unlike_training": prediction.is_unlike})
 
-    def score(self, prediction: TablePrediction, y: NDArray[Any]) -> dict[str, float]:
-        """How good and how honest predictions of these targets are."""
-        known = prediction.known
-        if isinstance(known, RegressionPrediction):
-            return {
-                **_errors(known.mean.numpy(), -float(known.log_prob(y).mean()), y),
-                "in 50 % interval": metrics.interval_coverage(*known.interval(0.5), y),
-                "in 90 % interval": metrics.interval_coverage(*known.interval(0.9), y),
-            }
-        index = self.indices(y)
-        return {
-            "accuracy": metrics.accuracy(known.probs, index),
-            "NLL": metrics.nll(known.probs, index, floor=1e-12),
-            "Brier": metrics.brier(known.probs, index),
-            "ECE": metrics.ece(known.probs, index),
-        }
-
-    def score_guess(self, y: NDArray[Any]) -> dict[str, float]:
-        """What some of these scores are for one who knows the training targets but no inputs."""
-        n = len(y)
-        if self.target.task == "regression":
-            mean, std = (np.full(n, value) for value in self.facts.guess)
-            return _errors(mean, metrics.gaussian_nll(mean, np.square(std), y), y)
-        probs, index = np.tile(self.facts.guess, (n, 1)), self.indices(y)
-        return {
-            "accuracy": metrics.accuracy(probs, index),
-            "NLL": metrics.nll(probs, index),
-            "Brier": metrics.brier(probs, index),
-        }
-
     def loo_scores(self) -> dict[str, float]:
-        """The leave-one-out scores of training under the names of `score`."""
+        """The leave-one-out scores of training under the names of `scores_of`."""
         nll, error = -self.estimator.loo_score_, self.estimator.loo_error_
         if self.target.task == "regression":
             return {"R2": 1.0 - (error / self.facts.guess[1]) ** 2, "RMSE": error, "NLL": nll}
         return {"accuracy": 1.0 - error, "NLL": nll}
-
-    def verdict(self, prediction: TablePrediction, y: NDArray[Any]) -> str:
-        """One sentence on whether it is as sure as it is right."""
-        known, n = prediction.known, len(y)
-        if isinstance(known, RegressionPrediction):
-            share, wanted = metrics.interval_coverage(*known.interval(0.9), y), 0.9
-            said = f"{_percent(share)} of the rows lie in their 90 % interval"
-        else:
-            share, wanted = metrics.accuracy(known.probs, self.indices(y)), float(known.probs.max(1).values.mean())
-            said = f"it is sure to {_percent(wanted)} on average, and right in {_percent(share)} of the rows"
-        surplus = wanted - share
-        if n < FEW_ROWS:
-            return f"too few rows to judge calibration: {said}"
-        chance = 2.0 * math.sqrt(max(wanted * (1.0 - wanted), 0.0) / n)  # two standard deviations of the share
-        if abs(surplus) <= max(GAP, chance):
-            limit = f" as far as {n} rows can tell" if chance > 2.0 * GAP else ""
-            return f"well calibrated{limit}: {said}"
-        return f"too {'sure' if surplus > 0 else 'cautious'}: {said}"
 
     def indices(self, y: NDArray[Any]) -> NDArray[np.int64]:
         """Labels as numbers from 0; they must be among the classes."""
@@ -274,16 +229,6 @@ class TableModel:
             raise ValueError(f"table.facts.guess must have {n_guess} numbers, got {len(self.facts.guess)}")
         if isinstance(self.estimator, MPRegressor) and self.estimator.target_shape_ != ():
             raise ValueError("a table has one target")
-
-
-def hold_out(y: NDArray[Any], target: Target, share: float, *, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Numbers of the rows to train on and of those to hold out, at random; of each class the same share."""
-    draw = np.random.default_rng(seed).permutation(len(y))
-    groups = [draw[y[draw] == label] for label in np.unique(y)] if target.task == "classification" else [draw]
-    counts = [min(round(share * len(group)), len(group) - 1) for group in groups]
-    held = np.concatenate([group[:count] for group, count in zip(groups, counts, strict=True)])
-    kept = np.concatenate([group[count:] for group, count in zip(groups, counts, strict=True)])
-    return np.sort(kept), np.sort(held)
 
 
 def tell_outliers(encoder: TableEncoder, target: Target, frame: DataFrame, y: NDArray[Any]) -> list[str]:
@@ -334,16 +279,6 @@ def _row_marks(x: Floats, y: NDArray[Any]) -> list[str]:
 
 def _fingerprint(x: Floats) -> str:
     return persistence.fingerprint(torch.as_tensor(np.ascontiguousarray(x)))
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %"
-
-
-def _errors(mean: Floats, nll: float, y: Floats) -> dict[str, float]:
-    error, spread = metrics.rmse(mean, y), float(y.std())
-    r2 = 1.0 - (error / spread) ** 2 if spread > 0.0 else math.nan
-    return {"R2": r2, "RMSE": error, "NLL": nll}
 
 
 def _guess(target: Target, y: NDArray[Any]) -> tuple[float, ...]:

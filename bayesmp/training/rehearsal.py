@@ -7,11 +7,9 @@ the score, how wide the belief is (evidence/unseen.py), and whether a narrower p
 
 from __future__ import annotations
 
-import copy
 import math
-import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,14 +17,27 @@ from torch import Tensor
 from bayesmp.basics.settings import SETTINGS, Settings
 from bayesmp.evidence.groups import first_of_copies
 from bayesmp.evidence.unseen import JudgedLabels, belief_scale
-
-if TYPE_CHECKING:
-    from bayesmp.training.trainer import Trainer
+from bayesmp.network.network import Network
+from bayesmp.training.run import Run
+from bayesmp.training.train_config import TrainConfig
 
 FEWEST = 10  # rows, of which some can be left to judge
 MOST_JUDGING = 1000  # rows
 NARROWER = 0.25  # factor on the variances of the prior that is tried beside the present one
 CLEAR = 2.0  # standard errors by which it must predict better
+
+
+class Rehearsed(Run, Protocol):
+    """A run that can be rehearsed: a Trainer, by these of its public names."""
+
+    config: TrainConfig
+
+    @property
+    def has_objective(self) -> bool:
+        """Whether training has an objective."""
+
+    def trained_on(self, rows: Tensor, *, width: float, n_epochs: int, progress: bool | None) -> Network[Any]:
+        """A fresh network of the same kind, trained on some of the rows alone."""
 
 
 @dataclass(frozen=True)
@@ -56,31 +67,31 @@ class Rehearsal:
         return float(gains.mean()) > CLEAR * float(gains.std()) / math.sqrt(len(gains))
 
 
-def is_called_for(trainer: Trainer, *, settings: Settings = SETTINGS) -> bool:
+def is_called_for(run: Rehearsed, *, settings: Settings = SETTINGS) -> bool:
     """Whether a run is about labels, which messages have trained on, and not about too many rows to train again."""
-    network, data = trainer.network, trainer.data
-    has_own_judges = trainer.has_objective or network.head.has_noise
+    network, data = run.network, run.data
+    has_own_judges = run.has_objective or network.head.has_noise
     is_exact = network.graph.is_linear or network.past is not None
     return not (has_own_judges or is_exact or data.unheard_batches) and FEWEST <= len(data) <= settings.rehearsed_rows
 
 
-def may_narrow(trainer: Trainer, *, settings: Settings = SETTINGS) -> bool:
+def may_narrow(run: Rehearsed, *, settings: Settings = SETTINGS) -> bool:
     """Whether the prior may be too wide: most examples hold most of their own outputs, and no user has given it."""
-    is_given = trainer.network.has_given_prior or trainer.config.learn_prior is False
-    clipped = [record.loo["clipped"] for record in trainer.history if "clipped" in record.loo]
+    is_given = run.network.has_given_prior or run.config.learn_prior is False
+    clipped = [record.loo["clipped"] for record in run.history if "clipped" in record.loo]
     return not is_given and bool(clipped) and clipped[-1] > settings.most_clipped
 
 
 def rehearse(
-    trainer: Trainer, width: float, n_epochs: int, *, progress: bool | None = False, settings: Settings = SETTINGS
+    run: Rehearsed, width: float, n_epochs: int, *, progress: bool | None = False, settings: Settings = SETTINGS
 ) -> Rehearsal | None:
     """What fresh networks of the same kind say after so many epochs; None if no rows can be left out."""
-    data = trainer.data
-    generator = torch.Generator().manual_seed(trainer.config.seed)
+    data = run.data
+    generator = torch.Generator().manual_seed(run.config.seed)
     order = torch.argsort(torch.randperm(int(data.groups.max()) + 1, generator=generator)[data.groups], stable=True)
     n_late = min(MOST_JUDGING, math.ceil(settings.late_share * len(data)))
     n_parts = min(settings.most_rehearsals, len(data) // n_late, math.ceil(settings.judging_rows / n_late))
-    parts = [_rehearse_without(trainer, width, n_epochs, late, progress) for late in order.split(n_late)[:n_parts]]
+    parts = [_rehearse_without(run, width, n_epochs, late, progress) for late in order.split(n_late)[:n_parts]]
     judged = [part for part in parts if part is not None]
     if sum(len(unseen.y) for unseen, _ in judged) < 2:
         return None
@@ -91,21 +102,16 @@ def rehearse(
 
 
 def _rehearse_without(
-    trainer: Trainer, width: float, n_epochs: int, late: Tensor, progress: bool | None
+    run: Rehearsed, width: float, n_epochs: int, late: Tensor, progress: bool | None
 ) -> tuple[JudgedLabels, Tensor] | None:
     """Predictions for these rows and their groups without them, and which ones are wrong."""
-    data = trainer.data
+    data = run.data
     is_late = torch.isin(data.groups, data.groups[late])
     late, seen = is_late.nonzero()[:, 0], (~is_late).nonzero()[:, 0]
     late = late[first_of_copies(data.x[late.to(data.x.device)].cpu(), data.y[late.to(data.y.device)].cpu())]
     if len(seen) == 0:
         return None
-    network = copy.deepcopy(trainer.network)
-    x, y = data.x[seen.to(data.x.device)], data.y[seen.to(data.y.device)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its end, which the run itself has told
-        other = type(trainer).on_known_data(network, x, y, trainer.config, with_objective=False, width=width)
-        other.run(n_epochs, progress=progress)
+    network = run.trained_on(seen, width=width, n_epochs=n_epochs, progress=progress)
     inputs, labels = data.x[late.to(data.x.device)], data.y[late.to(data.y.device)]
     parts = list(network.linearised.output_beliefs(inputs, network.belief))
     mean = torch.cat([moments.mean for moments, _ in parts])

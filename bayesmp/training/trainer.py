@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Iterable, Set
 from dataclasses import asdict, fields, replace
@@ -627,6 +629,18 @@ class Trainer:
             self.history.changes.append(Change(self.n_epochs, "narrowed", 0, len(self.data)))
             why = self._run(last - self.n_epochs, progress, is_auto=True, n_asked=last)
             ended = why, self._end_at_best()
+
+    def trained_on(self, rows: Tensor, *, width: float, n_epochs: int, progress: bool | None) -> Network[Any]:
+        """A fresh network of the same kind, trained on some of the rows alone, as this run is, from a prior of this
+        width.
+        """
+        network, data = copy.deepcopy(self.network), self.data
+        x, y = data.x[rows.to(data.x.device)], data.y[rows.to(data.y.device)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its end; the run itself has told
+            other = Trainer.on_known_data(network, x, y, self.config, with_objective=self.has_objective, width=width)
+            other.run(n_epochs, progress=progress)
+        return network
 
     # --- data with identity ------------------------------------------------------------------------------------------
 

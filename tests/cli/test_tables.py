@@ -30,11 +30,15 @@ def test_fit_tells_what_it_does(made):
         "training on all 149 rows",
     ):
         assert text in said
-    assert re.search(r"RMSE +\S+ +\S+ +\S+\nNLL +\S+ +\S+ +\S+\n", said)  # held out, leave-one-out, always the mean
-    assert re.search(r"in 90 % interval +\d+\.\d %", said)
+    score = r"\S+ ± \S+ +\S+ +\S+\n"  # held out with its error, leave-one-out, always the mean
+    assert re.search(rf"RMSE +{score}NLL +{score}", said)
+    assert re.search(r"in 90 % interval +\S+( ± \S+)? %", said)
+    assert said.index("better than the mean") < said.index("of the rows lie in their 90 % interval") < said.index("R2 ")
+    assert re.search(r"column shuffled +rise of NLL +fall of R2\narea +\S+ ± \S+ +\S+ ± \S+\n", said)
     assert "2 different values, taken as classes; this is a classification" in made[1]["sick"]
     assert "12 different values, taken as classes" in made[1]["kind"]
-    assert re.search(r"accuracy +\S+ +\S+ +\S+\n", made[1]["kind"])
+    assert re.search(r"accuracy +\S+( ± \S+)? +\S+ +\S+\n", made[1]["kind"])
+    assert re.search(r"called '(True|False)' from a probability of 0.5 on, \d+ of \d+ '\1' are missed", made[1]["sick"])
 
 
 def test_fit_draws_what_was_held_out(made):
@@ -239,7 +243,7 @@ def test_one_row_has_no_r2(made, call, tmp_path):
     pandas.read_csv(folder / "price-new.csv")[:1].to_csv(tmp_path / "one.csv.gz", index=False)
     said = call("evaluate", folder / "price.safetensors", tmp_path / "one.csv.gz")
     assert "nan" not in said and "R2 needs at least two rows, with different targets" in said
-    assert re.search(r"R2 +– +–\n", said) and re.search(r"RMSE +\S+\d +\S+\d\n", said)
+    assert re.search(r"R2 +– +–\n", said) and re.search(r"RMSE +\S+\d +\S+\d\n", said) and "1 row cannot tell" in said
     assert "R2 needs" not in call("evaluate", folder / "price.safetensors", folder / "price-new.csv")
 
 
@@ -304,7 +308,8 @@ def test_from_a_table_to_good_predictions(target, tmp_path):
     name, least = {"price": ("R2", 0.7), "sick": ("accuracy", 0.75), "kind": ("accuracy", 0.95)}[target]
     (value,) = re.findall(rf"^{name} +(\S+)", done.stdout, flags=re.MULTILINE)
     assert float(value) > least
-    verdict = done.stdout.splitlines()[-1]
+    use, verdict = done.stdout.splitlines()[:2]
+    assert use.startswith("better than ")
     if target == "price":
         assert verdict.startswith(("well calibrated", "too cautious"))
     else:  # 300 rows tell shares to 2.3 points

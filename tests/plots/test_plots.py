@@ -385,3 +385,17 @@ def test_signal_to_noise_draws_the_quantiles_of_each_layer():
 def test_a_calibration_curve_wants_positive_std():
     with pytest.raises(ValueError, match="std must be positive"):
         plots.calibration_curve((np.zeros(5), -np.ones(5)), np.zeros(5))
+
+
+def test_curves_of_one_column_have_their_bands_and_names_as_they_stand():
+    """Between two dollar signs Matplotlib would look for a formula, and fail."""
+    at = np.linspace(0.0, 1.0, 5)
+    ax = plots.partial_dependence(at, at**2, at**2 - 0.1, at**2 + 0.1)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), at**2)
+    assert len(ax.collections) == 1 and ax.get_legend() is None
+    ends = np.stack([at, 1.0 - at], axis=1)[:3]
+    names, labels = [r"$\frac{$", "b"], ["$$", r"\$x$", "a long name of a category"]
+    ax = plots.partial_dependence([0, 1, 2], ends, ends - 0.1, ends + 0.2, labels=labels, names=names)
+    ax.figure.canvas.draw()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [plots.plain(name) for name in names]
+    assert len(ax.get_xticklabels()) == 3 and ax.get_xticklabels()[2].get_text() == "a long name o…"

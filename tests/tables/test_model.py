@@ -1,4 +1,4 @@
-"""Models of tables: what is held out, what is said about calibration, which rows count as unlike the others."""
+"""Models of tables: how good they are, which rows count as unlike the others, and their files."""
 
 import warnings
 
@@ -13,7 +13,8 @@ from bayesmp.basics.persistence import UnfitFileError  # noqa: E402
 from bayesmp.heads import RegressionPrediction  # noqa: E402
 from bayesmp.tables import TableEncoder, Target  # noqa: E402
 from bayesmp.tables import model as table_model  # noqa: E402
-from bayesmp.tables.model import TableModel, TablePrediction, hold_out, tell_outliers  # noqa: E402
+from bayesmp.tables.model import TableModel, tell_outliers  # noqa: E402
+from bayesmp.tables.scores import guess_scores, scores_of  # noqa: E402
 
 NUMBER, KIND = Target("y", "regression"), Target("y", "classification")
 
@@ -29,16 +30,6 @@ def model():
     return TableModel.fit(*plane(80, 0), NUMBER, hidden=(20,), epochs=40, random_state=0)
 
 
-def test_each_class_is_held_out_alike_and_none_altogether():
-    y = np.array(["a"] * 50 + ["b"] * 10 + ["c"])
-    kept, held = hold_out(y, KIND, 0.2, seed=0)
-    assert sorted([*kept, *held]) == list(range(61))
-    assert [int((y[held] == label).sum()) for label in "abc"] == [10, 2, 0]
-    kept, held = hold_out(np.arange(10.0), NUMBER, 0.3, seed=1)
-    assert len(kept) == 7 and len(held) == 3
-    assert len(hold_out(y, KIND, 0.0, seed=0)[1]) == 0
-
-
 def test_new_rows_of_the_same_kind_are_rarely_called_unlike(model):
     """The rows that were trained on are known better than new ones: compared with their own variances, a third of the
     new rows of a small table was flagged."""
@@ -47,29 +38,14 @@ def test_new_rows_of_the_same_kind_are_rarely_called_unlike(model):
     assert model.predict(frame + 6.0 * np.sign(frame)).is_unlike.all()
 
 
-@pytest.mark.parametrize("factor, expected", [(1.0, "well calibrated: "), (0.5, "too sure: "), (3.0, "too cautious: ")])
-def test_the_verdict_follows_the_truth(model, factor, expected):
-    rng = np.random.default_rng(0)
-    mean, y = torch.zeros(1_000, dtype=torch.float64), rng.normal(size=1_000)
-    known = RegressionPrediction(mean, torch.full_like(mean, 0.5 * factor**2), torch.tensor(0.5 * factor**2))
-    prediction = TablePrediction(known, np.zeros(1_000, dtype=bool), [])
-    assert model.verdict(prediction, y).startswith(expected)
-    few = TablePrediction(known[:10], prediction.is_unlike[:10], [])
-    assert model.verdict(few, y[:10]).startswith("too few rows")
-    some = TablePrediction(known[:40], prediction.is_unlike[:40], [])
-    if factor == 1.0:
-        assert model.verdict(some, y[:40]).startswith("well calibrated as far as 40 rows can tell: ")
-
-
 def test_scores_are_those_of_the_definitions(model):
     frame, y = plane(200, 2)
-    prediction = model.predict(frame)
-    scores, guess = model.score(prediction, y), model.score_guess(y)
-    mean = prediction.known.mean.numpy()
-    assert scores["R2"] == pytest.approx(1.0 - np.square(y - mean).mean() / y.var())
-    assert scores["NLL"] == pytest.approx(-float(prediction.known.log_prob(y).mean()))
-    assert scores["RMSE"] < 0.5 < guess["RMSE"] and scores["NLL"] < guess["NLL"]
-    assert model.loo_scores()["RMSE"] == pytest.approx(scores["RMSE"], rel=0.3)
+    known = model.predict(frame).known
+    scores, guess = scores_of(known, y), guess_scores(model.facts.guess, y, is_classes=False)
+    assert scores["R2"].value == pytest.approx(1.0 - np.square(y - known.mean.numpy()).mean() / y.var())
+    assert scores["NLL"].value == pytest.approx(-float(known.log_prob(y).mean()))
+    assert scores["RMSE"].value < 0.5 < guess["RMSE"] and scores["NLL"].value < guess["NLL"]
+    assert model.loo_scores()["RMSE"] == pytest.approx(scores["RMSE"].value, rel=0.3)
     assert model.facts.noise_std == pytest.approx(0.3, rel=0.3)
 
 
