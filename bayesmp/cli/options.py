@@ -14,6 +14,13 @@ from bayesmp import tables
 from bayesmp.basics import atomic
 
 PICTURES = (".png", ".pdf", ".svg")
+HEADER = typer.Option(
+    None,
+    "--header/--no-header",
+    help="Whether the first line names the columns; without names they are c1, c2, ... Default: it does, if it holds "
+    "anything but numbers.",
+    show_default=False,
+)
 
 
 class Task(str, Enum):

@@ -10,7 +10,7 @@ import typer
 
 from bayesmp import tables
 from bayesmp.cli.errors import DEBUG, note, with_errors
-from bayesmp.cli.options import check_picture, check_writable
+from bayesmp.cli.options import HEADER, check_picture, check_writable
 from bayesmp.cli.report import by_all, draw, load_model, tell_scores
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 @with_errors
 def predict(
     model: Path = typer.Argument(help="What `bayesmp fit` wrote."),
-    table: Path = typer.Argument(help="CSV or Parquet file with the columns of the training table, in any order."),
+    table: Path = typer.Argument(help="CSV, Parquet or Excel file with the columns of training, in any order."),
     out: Path | None = typer.Option(
-        None, help="Where to write the predictions (.csv, .tsv or .parquet); default: to the screen, as CSV."
+        None, help="Where to write the predictions (.csv, .tsv, .parquet or .xlsx); default: to the screen, as CSV."
     ),
     level: float = typer.Option(0.9, help="Probability that an interval holds its target with, between 0 and 1."),
     only: bool = typer.Option(False, "--only", help="Leave the columns of the table out of the result."),
+    header: bool | None = HEADER,
     debug: bool = DEBUG,
 ) -> None:
     """Predict the target for each row of a table.
@@ -45,7 +46,7 @@ def predict(
         if out.resolve() in (table.resolve(), model.resolve()):
             raise typer.BadParameter("would overwrite what is read; choose another name", param_hint="--out")
         check_writable(out)
-    loaded, frame = load_model(model), tables.read_table(table)
+    loaded, frame = load_model(model), tables.read_table(table, has_names=header, tell=note)
     prediction = _predict(loaded, frame)
     found = loaded.as_frame(prediction, level=level)
     if not only:
@@ -65,14 +66,15 @@ def predict(
 @with_errors
 def evaluate(
     model: Path = typer.Argument(help="What `bayesmp fit` wrote."),
-    table: Path = typer.Argument(help="CSV or Parquet file with the columns of the training table and the target."),
+    table: Path = typer.Argument(help="CSV, Parquet or Excel file with the columns of training and the target."),
     picture: Path | None = typer.Option(None, help="Where to draw it (.png, .pdf, .svg).", show_default=False),
+    header: bool | None = HEADER,
     debug: bool = DEBUG,
 ) -> None:
     """Score a model on rows it was not trained on, and say whether it is as sure as it is right."""
     if picture is not None:
         check_picture(picture, "--picture")
-    loaded, frame = load_model(model), tables.read_table(table)
+    loaded, frame = load_model(model), tables.read_table(table, has_names=header, tell=note)
     target = loaded.target
     tables.check_column(target.name, frame.columns)
     y, known = target.read(frame[target.name])
@@ -101,8 +103,8 @@ def evaluate(
 
 def _predict(model: TableModel, frame: DataFrame) -> TablePrediction:
     """Predictions, after notes about columns that do not fit."""
-    used = {column.name for column in model.encoder.columns}
-    extra = [name for name in frame.columns if name not in used | set(model.encoder.left_out) | {model.target.name}]
+    used = {column.name for column in model.encoder.columns_}
+    extra = [name for name in frame.columns if name not in used | set(model.encoder.left_out_) | {model.target.name}]
     prediction = model.predict(frame)
     if extra:
         note(f"columns that the model does not know ignored: {', '.join(map(repr, extra))}")

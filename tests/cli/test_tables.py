@@ -59,9 +59,10 @@ def test_predictions_of_a_quantity_are_those_of_the_model_in_memory(made, call):
     target, _ = tables.Target.decide(table["price"])
     y, known = target.read(table["price"])
     columns = table.drop(columns="price")[known]
-    encoder = tables.TableEncoder().fit(columns)
-    model = bmp.MPRegressor(hidden=(8,), epochs=12, random_state=0).fit(encoder.transform(columns).x, y[known])
-    x = encoder.transform(tables.read_table(folder / "price-new.csv")).x
+    encoder = bmp.TableEncoder()
+    encoder.decide(columns)
+    model = bmp.MPRegressor(hidden=(8,), epochs=12, random_state=0).fit(encoder.encode(columns).x, y[known])
+    x = encoder.encode(tables.read_table(folder / "price-new.csv")).x
     mean, std = model.predict(x, return_std=True)
     low, high = model.predict_interval(x, level=0.5)
     for name, values in {"mean": mean, "std": std, "low": low, "high": high}.items():
