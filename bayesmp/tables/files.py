@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bayesmp.basics import atomic
 from bayesmp.estimators.columns.values import require_pandas, with_texts
-from bayesmp.estimators.columns.words import TableError
+from bayesmp.estimators.columns.words import NUMBER, TableError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,7 +29,6 @@ ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".xlsx")
 SEPARATORS = ",;\t|"
 LOOKED_AT = 50  # lines that tell what separates columns
 BLOCK = 2**20  # bytes read at a time
-NUMBER = re.compile(r"[+-]?\d*[.,]?\d+([eE][+-]?\d+)?")
 OTHER_FILES = {
     b"PK\x03\x04": "a zip or Excel (.xlsx) file",
     b"PAR1": "a Parquet file",

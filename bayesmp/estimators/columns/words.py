@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
+
+NUMBER = re.compile(r"[+-]?\d*[.,]?\d+([eE][+-]?\d+)?")
 
 
 class TableError(ValueError):
@@ -28,4 +31,6 @@ def check_column(name: str, columns: Iterable[str]) -> None:
         return
     near = difflib.get_close_matches(name, known, n=3) or [c for c in known if c.lower() == name.lower()]
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(map(repr, known[:20]))}"
+    if any(NUMBER.fullmatch(one) for one in known):
+        hint += "; if the file has no line with names, give --no-header"
     raise TableError(f"there is no column {name!r}; {hint}")
