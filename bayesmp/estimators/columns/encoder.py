@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -69,6 +70,7 @@ class Column:
         median: stands for missing numbers and dates.
         marks_missing: whether a further column says where a number or date was missing.
         categories: one column of 0 and 1 each; MISSING and OTHER may be among them.
+        pooled: marks of the rare texts that OTHER stands for, which may be names of people.
         decimal: sign of formatted numbers, such as 1.234,50; None for plain ones.
         unit: of numbers in texts, such as 3750 g; None for others.
         calendar: which numbers dates become; None for other kinds.
@@ -79,6 +81,7 @@ class Column:
     median: float = 0.0
     marks_missing: bool = False
     categories: tuple[str, ...] = ()
+    pooled: tuple[str, ...] = ()
     decimal: Annotated[str, OneOf((".", ","))] | None = None
     unit: str | None = None
     calendar: Calendar | None = None
@@ -291,7 +294,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         doubts = []
         if said:
             told = self._note(f"column {name!r}: {said}")
-            doubts += told if column.unit is not None else []
+            doubts += told if column.kind == "number" else []
         if found.others:
             doubts += self._note(f"column {name!r} holds {many} but for {some_texts(found.others)}: taken as missing")
         if column.kind == "number" and (told_of := tell_sentinels(f"column {name!r}", present)):
@@ -313,16 +316,19 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             return self._leave_out(name, f"it names rows: {len(found):,} different texts in {len(present):,} rows")
         n_frequent = int((counts >= FEWEST).sum()) if len(present) >= MANY_ROWS else len(found)
         n_kept = min(n_frequent, MAX_CATEGORIES)
+        pooled: tuple[str, ...] = ()
         if n_kept < len(found):
             self._note(
                 f"column {name!r} has {len(found):,} categories: the {n_kept} most frequent count, the others share one"
             )
-            found = np.append(np.sort(found[np.argsort(-counts, kind="stable")[:n_kept]]), OTHER)
+            order = np.argsort(-counts, kind="stable")
+            pooled = tuple(sorted(map(_mark, found[order[n_kept:]])))
+            found = np.append(np.sort(found[order[:n_kept]]), OTHER)
         if has_missing:
             n_missing = len(texts) - len(present)
             self._note(f"column {name!r}: {plural(n_missing, 'missing value')}, taken as a category")
             found = np.append(found, MISSING)
-        self.columns_.append(Column(name, "category", categories=tuple(map(str, found))))
+        self.columns_.append(Column(name, "category", categories=tuple(map(str, found)), pooled=pooled))
         return []
 
     def _leave_out(self, name: str, why: str) -> list[str]:
@@ -371,18 +377,22 @@ def _encode_measured(column: Column, values: Series) -> tuple[Floats, NDArray[np
 def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[np.bool_], list[str]]:
     texts = as_texts(values)
     which = require_pandas().Index(column.categories, dtype=object).get_indexer(texts)
-    is_new = which < 0
-    notes = []
-    if is_new.any():
-        kinds = sorted(set(texts[is_new]))
-        shown = ", ".join(map(repr, kinds[:5])) + (", ..." if len(kinds) > 5 else "")
-        what = "categories that training did not have"
-        if OTHER in column.categories:
-            what = f"categories that are rare or new, taken as {OTHER!r}"
-        notes.append(f"column {column.name!r}: {plural(int(is_new.sum()), 'row')} with {what} ({shown})")
+    new, notes = sorted(set(texts[which < 0])), []
     if OTHER in column.categories:
-        which[is_new & (texts != MISSING)] = column.categories.index(OTHER)
+        which[(which < 0) & (texts != MISSING)] = column.categories.index(OTHER)
+        pooled = set(column.pooled)
+        new = [text for text in new if _mark(text) not in pooled]
+    if new:
+        shown = ", ".join(map(repr, new[:5])) + (", ..." if len(new) > 5 else "")
+        rows = plural(int(np.isin(texts, new).sum()), "row")
+        taken = f", taken as {OTHER!r}" if OTHER in column.categories and new != [MISSING] else ""
+        notes.append(f"column {column.name!r}: {rows} with categories that training did not have ({shown}){taken}")
     return (which[:, None] == np.arange(len(column.categories))).astype(np.float64), which < 0, notes
+
+
+def _mark(text: str) -> str:
+    """A text, to be known again and not to be read."""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 ENCODERS = {"number": _encode_measured, "date": _encode_measured, "category": _encode_categories}

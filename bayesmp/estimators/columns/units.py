@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from bayesmp.estimators.columns.words import plural
-
 if TYPE_CHECKING:
     from pandas import Series
 
@@ -71,13 +69,6 @@ def tell_several(values: Series) -> str:
     if not 1 < len(units) <= MOST_UNITS or values.nunique() <= MANY_KINDS:
         return ""
     return f"numbers in several units ({', '.join(units)})"
-
-
-def tell_unit(values: Series, unit: str) -> str:
-    """How the numbers of a column with a unit were read."""
-    texts = [str(value).strip() for value in values.dropna()]
-    read = [text for text in texts if _number_of(text, unit)]
-    return f"{plural(len(read), 'number')} with the unit {unit!r}, which is left out"
 
 
 def _count(values: Series) -> Counter[str]:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from bayesmp.basics import checks
 from bayesmp.estimators.columns.number_formats import FORMATTED, decimal_sign, plain_number
-from bayesmp.estimators.columns.units import MOSTLY, tell_unit, the_unit, without_unit
-from bayesmp.estimators.columns.words import TableError
+from bayesmp.estimators.columns.units import MOSTLY, the_unit, without_unit
+from bayesmp.estimators.columns.words import TableError, plural
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -23,6 +23,7 @@ LARGEST = 1e100  # squares of larger numbers overflow
 REPEATED = 0.5  # different codes per row, at most; beyond that, zeros in front only fill up numbers
 MISSING = "(missing)"  # stands for values that are not there
 CODE = re.compile(r"\d+")
+PLAIN = re.compile(r"[+-]?\d*\.?\d*([eE][+-]?\d+)?")
 LEADING_ZERO = re.compile(r"[+-]?0\d+")  # 01067, where a number would be written 1067
 
 
@@ -182,5 +183,9 @@ def tell_reading(values: Series, numbers: Floats, unit: str | None) -> str:
     """How the numbers of a column were read, the first formatted one for instance."""
     texts = [(str(text).strip(), number) for text, number in zip(values, numbers, strict=True) if not np.isnan(number)]
     text, number = next(((text, number) for text, number in texts if "," in text or "." in text), texts[0])
-    what = "numbers with commas or signs" if unit is None else tell_unit(values, unit)
+    if unit is None:
+        n_formatted = sum(PLAIN.fullmatch(text) is None for text, _ in texts)
+        what = f"{plural(n_formatted, 'number')} with commas or signs"
+    else:
+        what = f"{plural(len(texts), 'number')} with the unit {unit!r}, which is left out"
     return f"{what}, {text} is read as {number:.12g}"

@@ -157,7 +157,7 @@ def test_large_numbers_with_commas_are_not_taken_as_missing():
     values = [*map(str, range(0, 1000, 50)), "1,200", "14,000"]
     encoder = decided(frame(a=values))
     assert encoded(frame(a=values), encoder)["a"][-2:] == [1200, 14000]
-    assert encoder.notes_ == ["column 'a': numbers with commas or signs, 1,200 is read as 1200"]
+    assert encoder.notes_ == ["column 'a': 2 numbers with commas or signs, 1,200 is read as 1200"]
 
 
 def test_a_later_row_is_read_with_the_decimal_sign_of_training(tmp_path):
@@ -305,6 +305,10 @@ def test_a_text_in_one_row_shares_a_category_with_others_like_it_and_with_new_on
     found = encoder.encode(frame(town=["typo", "new", "a"]))
     assert found.x.tolist() == [[0, 0, 1], [0, 0, 1], [1, 0, 0]] and not found.is_unseen.any()
     assert found.notes == [
-        "column 'town': 2 rows with categories that are rare or new, taken as '(other)' ('new', 'typo')"
+        "column 'town': 1 row with categories that training did not have ('new'), taken as '(other)'"
     ]
+    assert "typo" not in json.dumps(encoder.to_json())  # rare texts may be names of people
+    gap = encoder.encode(frame(town=["typo", None, "a"]))
+    assert gap.is_unseen.tolist() == [False, True, False]
+    assert gap.notes == ["column 'town': 1 row with categories that training did not have ('(missing)')"]
     assert features(decided(frame(town=["a", "b", "a"]))) == ["town=a", "town=b"]  # too few rows to call one rare
