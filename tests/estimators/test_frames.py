@@ -22,8 +22,8 @@ from bayesmp.estimators.base import OutlierWarning
 from bayesmp.estimators.columns.encoder import TableWarning
 from tests.estimators.test_odd_tables import ESTIMATORS, predicted
 
-QUICK = {"hidden": (3,), "epochs": 2, "random_state": 0}
-GOOD = {"hidden": (6,), "epochs": 8, "random_state": 0}
+QUICK = {"hidden": (2,), "epochs": 1, "random_state": 0}
+GOOD = {"hidden": (4,), "epochs": 6, "random_state": 0}
 
 
 def houses(n: int = 80, seed: int = 0) -> tuple[pd.DataFrame, dict[type, np.ndarray]]:
