@@ -67,21 +67,21 @@ def test_a_frame_is_encoded_as_the_program_does(cls):
         np.testing.assert_array_equal(predicted(model, frame.to_numpy(dtype=object)), predicted(model, frame))
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS)
-def test_numbers_without_gaps_take_the_road_of_arrays(cls):
+def test_numbers_without_gaps_take_the_road_of_arrays():
     """Booleans, too; no encoder is in the way, so nothing is left out or marked."""
     x, y = np.random.default_rng(0).normal(size=(40, 3)), houses(40)[1]
     x[:, 1] = x[:, 1] > 0
     frame = pd.DataFrame(x, columns=["id", "is_new", "c"]).astype({"is_new": bool})
-    model = quietly(cls(**QUICK), frame, y[cls])
+    model = quietly(bmp.MPRegressor(**QUICK), frame, y[bmp.MPRegressor])
     assert model.encoder_ is None
-    np.testing.assert_allclose(predicted(model, frame), predicted(cls(**QUICK).fit(x, y[cls]), x), rtol=1e-12)
+    np.testing.assert_allclose(
+        predicted(model, frame), predicted(bmp.MPRegressor(**QUICK).fit(x, y[bmp.MPRegressor]), x), rtol=1e-12
+    )
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS)
-def test_columns_are_checked_by_name(cls):
+def test_columns_are_checked_by_name():
     frame, y = houses()
-    model = cls(**QUICK).fit(frame, y[cls])
+    model = bmp.MPRegressor(**QUICK).fit(frame, y[bmp.MPRegressor])
     for other, words in (
         (frame.drop(columns="town"), "yet now missing:\n- town"),
         (frame.assign(more=1.0), "unseen at fit time:\n- more"),
@@ -91,16 +91,14 @@ def test_columns_are_checked_by_name(cls):
             model.predict(other)
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS)
-def test_what_training_did_not_have_is_told_once(cls):
+def test_what_training_did_not_have_is_told_once():
     frame, y = houses()
-    model = cls(**QUICK).fit(frame, y[cls])
+    model = bmp.MPRegressor(**QUICK).fit(frame, y[bmp.MPRegressor])
     new = frame[:6].assign(town=["Graz", "Linz", "Bonn", "Graz", "Ulm", "Kiel"], is_new=pd.array([True] * 6))
     with pytest.warns(TableWarning, match=r"^column 'town': 3 rows with categories .* \('Graz', 'Linz'\)$") as caught:
         found = model.predict(new)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert len(found) == 6
-    assert len(quietly(model, frame, y[cls]).predict(frame)) == 80
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS)
@@ -120,7 +118,7 @@ def test_a_saved_estimator_holds_the_encoder(cls, tmp_path):
 
 @pytest.mark.parametrize("cls, cell", [(bmp.MPRegressor, "size"), (bmp.MPClassifier, "town")])
 def test_one_mistyped_cell_does_not_ruin_a_fit(cls, cell):
-    frame, y = houses(100)
+    frame, y = houses(80)
     expected = cls(**GOOD).fit(frame, y[cls]).score(frame[20:], y[cls][20:])
     frame.loc[3, cell] = 1.2e6 if cell == "size" else "Bnon"
     with warnings.catch_warnings():
