@@ -20,7 +20,7 @@ from bayesmp.training.train_config import TrainConfig
 from bayesmp.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from bayesmp.estimators import MPClassifier, MPRegressor
+    from bayesmp.estimators import MPClassifier, MPRegressor, TableEncoder
 
 __version__ = "0.2.0"
 
@@ -50,6 +50,7 @@ __all__ = [
     "Regression",
     "RegressionPrediction",
     "Softmax",
+    "TableEncoder",
     "TrainConfig",
     "Trainer",
     "data",
@@ -69,7 +70,7 @@ def __getattr__(name: str) -> Any:
     """What is imported when it is first used: scikit-learn takes about a second to import, matplotlib as well."""
     if name == "plots":
         return importlib.import_module("bayesmp.plots")
-    if name in ("MPClassifier", "MPRegressor"):
+    if name in ("MPClassifier", "MPRegressor", "TableEncoder"):
         return getattr(importlib.import_module("bayesmp.estimators"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

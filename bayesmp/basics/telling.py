@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -14,12 +15,13 @@ import torch
 INSIDE = (
     os.path.join(Path(__file__).parent.parent, ""),
     os.path.join(Path(torch.__file__).parent, ""),
+    os.path.join(Path(str(find_spec("sklearn").origin)).parent, ""),  # type: ignore[union-attr]  # not imported yet
     contextlib.__file__,
 )
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, at the nearest line outside of the package (and of PyTorch's decorators) that led here."""
+    """Warn, at the nearest line outside of the package, PyTorch and scikit-learn that led here."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
         frame, level = frame.f_back, level + 1

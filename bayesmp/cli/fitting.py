@@ -27,7 +27,7 @@ ROWS_PER_COLUMN = 3  # below which leave-one-out scores may be far too good
 @with_errors
 def fit(
     table: Path = typer.Argument(
-        help="CSV or TSV (UTF-8, names in the first line; also .csv.gz, .tsv.gz) or Parquet file."
+        help="CSV or TSV (names in the first line; also .csv.gz, .tsv.gz), Parquet or Excel (.xlsx) file."
     ),
     target: str = typer.Option(..., help="The column to predict."),
     out: Path = typer.Option(..., help="Where to write the model (.safetensors)."),
@@ -68,17 +68,19 @@ def fit(
     ),
     threshold: float | None = parsed.THRESHOLD,
     cost: str = parsed.COST,
+    header: bool | None = parsed.HEADER,
     no_progress: bool = typer.Option(False, "--no-progress", help="No progress bar."),
     debug: bool = DEBUG,
 ) -> None:
     """Learn to predict a column of a table from the others, report how well, and save the model.
 
-    Numbers stay numbers, also if written as 1.234,50 or 30 %; missing ones become the median and are marked. Texts,
-    booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category. Dates
-    become days since the first one, and time of year, weekday and time of day where there are enough of them. Columns
-    that are constant or name the rows are left out. The model file keeps all this, and the inputs of at most 2,048
-    rows, without their targets.
+    Numbers stay numbers, also if written as 1.234,50 or 30 % or 3750 g; missing ones become the median and are marked.
+    Texts, booleans, categories and codes such as 01067 become a column of 0 and 1 each; missing ones are a category,
+    and rare ones share one. Dates become days since the first one, and time of year, weekday and time of day where
+    there are enough of them. Columns that are constant or name the rows are left out. The model file keeps all this,
+    and the inputs of at most 2,048 rows, without their targets.
     """
+    from bayesmp.estimators import TableEncoder
     from bayesmp.tables.model import (
         TableModel,
         check_enough,
@@ -112,7 +114,7 @@ def fit(
         parsed.check_report(report)
         if hold_out == 0.0:
             raise typer.BadParameter("needs rows that are held out; leave --hold-out 0 away", param_hint="--report")
-    frame = tables.read_table(table)
+    frame = tables.read_table(table, has_names=header, tell=note)
     tables.check_column(target, frame.columns)
     if time_column:
         tables.check_column(time_column, frame.columns)
@@ -130,12 +132,13 @@ def fit(
     if not known.all():
         typer.echo(f"{tables.plural(int((~known).sum()), 'row')} without a target left out")
     columns, y = frame.drop(columns=target)[known].reset_index(drop=True), y[known]
-    encoder = tables.TableEncoder().fit(columns, drop=parsed.names(drop), categories=parsed.names(categories))
-    for sentence in encoder.notes:
+    encoder = TableEncoder(drop=parsed.names(drop), categories=parsed.names(categories))
+    encoder.decide(columns)
+    for sentence in encoder.notes_:
         typer.echo(sentence)
-    n_features = len(encoder.features)
+    n_features = len(encoder.get_feature_names_out())
     typer.echo(
-        f"{tables.plural(len(encoder.columns), 'column')} used, as {tables.plural(n_features, 'number')} per row"
+        f"{tables.plural(len(encoder.columns_), 'column')} used, as {tables.plural(n_features, 'number')} per row"
     )
 
     notes = tell_outliers(encoder, what, columns, y)
@@ -168,7 +171,7 @@ def fit(
             notes.append(hint)
         draw(found, picture)
         if report is not None:
-            said = [*([told] if told else []), *encoder.notes, *notes]
+            said = [*([told] if told else []), *encoder.notes_, *notes]
             write_page(found, report, said, is_refitted=refit)
     else:
         typer.echo("\nno rows are held out; the leave-one-out score, below, predicts each row without itself")

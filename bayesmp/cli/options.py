@@ -30,6 +30,13 @@ COST = typer.Option(
 )
 REPORT = typer.Option(None, help="Where to write the report as one page (.html).", show_default=False)
 PICTURES = (".png", ".pdf", ".svg")
+HEADER = typer.Option(
+    None,
+    "--header/--no-header",
+    help="Whether the first line names the columns; without names they are c1, c2, ... Default: it does, if it holds "
+    "anything but numbers.",
+    show_default=False,
+)
 
 
 class Task(str, Enum):

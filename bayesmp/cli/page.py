@@ -21,8 +21,8 @@ import bayesmp
 from bayesmp import plots, tables
 from bayesmp.basics import atomic
 from bayesmp.cli.report import by_all
+from bayesmp.estimators.columns.dates import tell_day
 from bayesmp.heads import RegressionPrediction
-from bayesmp.tables.dates import tell_day
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -285,16 +285,17 @@ def _rows(report: Report, rows: Sequence[Row], *, has_how: bool) -> str:
 
 def _settings(report: Report, notes: Sequence[str]) -> str:
     model, estimator = report.model, report.model.estimator
+    n_numbers = tables.plural(len(model.encoder.get_feature_names_out()), "number")
     settings = {
         "written": datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="minutes"),
-        "columns": f"{len(model.encoder.columns)}, as {tables.plural(len(model.encoder.features), 'number')} per row",
+        "columns": f"{len(model.encoder.columns_)}, as {n_numbers} per row",
         "network": f"{model.n_networks} x {estimator.network_.n_weights:,} weights",
         "training": estimator.history_.stopped,
         "settings": ", ".join(f"{name}={value}" for name, value in estimator.get_params().items()),
         "bayesmp": bayesmp.__version__ if not model.version else f"{bayesmp.__version__}, model by {model.version}",
         "versions": ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in BELOW)]),
     }
-    for column, why in model.encoder.left_out.items():
+    for column, why in model.encoder.left_out_.items():
         settings[f"not used: {column}"] = why
     lines = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in settings.items())
     said = "".join(f"<li>{escape(text)}</li>" for text in notes)

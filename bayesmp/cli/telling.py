@@ -16,6 +16,7 @@ from bayesmp.cli.errors import DEBUG, with_errors
 from bayesmp.cli.report import load_model, number
 
 if TYPE_CHECKING:
+    from bayesmp.estimators.columns.encoder import Column
     from bayesmp.tables.model import TableModel
 
 SHOWN = 40  # columns of a model that are listed
@@ -45,11 +46,12 @@ def _about_installation() -> dict[str, str]:
     }
 
 
-def _about_column(column: tables.Column) -> str:
+def _about_column(column: Column) -> str:
     if column.kind == "category":
         return "category: " + ", ".join(column.categories[:6]) + (", ..." if len(column.categories) > 6 else "")
     missing = ", may be missing" if column.marks_missing else ""
-    return f"number{missing}" if column.calendar is None else f"{column.calendar.describe()}{missing}"
+    unit = f" in {column.unit}" if column.unit else ""
+    return f"number{unit}{missing}" if column.calendar is None else f"{column.calendar.describe()}{missing}"
 
 
 def _about_model(model: TableModel) -> dict[str, str]:
@@ -60,19 +62,21 @@ def _about_model(model: TableModel) -> dict[str, str]:
     rows = {
         "made": f"{facts.made}, bayesmp {model.version}",
         "trained on": f"{tables.plural(facts.n_rows, 'row')} of {facts.source}",
-        "target": f"{target.name} ({target.task})",
+        "target": f"{target.name} ({target.task}{f', in {target.unit}' if target.unit else ''})",
     }
     if model.classes:
         shares = [f"{label} ({100.0 * share:.0f} %)" for label, share in zip(model.classes, facts.guess, strict=True)]
         rows["classes"] = ", ".join(shares)
     else:
         rows["mean, std"] = f"{facts.guess[0]:.4g}, {facts.guess[1]:.4g}"
-    rows["columns"] = f"{len(encoder.columns)}, as {tables.plural(len(encoder.features), 'number')} per row"
-    for column in encoder.columns[:SHOWN]:
+    rows["columns"] = (
+        f"{len(encoder.columns_)}, as {tables.plural(len(encoder.get_feature_names_out()), 'number')} per row"
+    )
+    for column in encoder.columns_[:SHOWN]:
         rows[f"  {column.name}"] = _about_column(column)
-    if len(encoder.columns) > SHOWN:
-        rows["  ..."] = f"and {len(encoder.columns) - SHOWN:,} more"
-    for name, why in encoder.left_out.items():
+    if len(encoder.columns_) > SHOWN:
+        rows["  ..."] = f"and {len(encoder.columns_) - SHOWN:,} more"
+    for name, why in encoder.left_out_.items():
         rows[f"  {name}"] = f"not used: {why}"
     is_one = model.n_networks == 1
     rows["network"] = f"{'-'.join(widths)}, {network.n_weights:,} weights"

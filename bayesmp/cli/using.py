@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 @with_errors
 def predict(
     model: Path = typer.Argument(help="What `bayesmp fit` wrote."),
-    table: Path = typer.Argument(help="CSV or Parquet file with the columns of the training table, in any order."),
+    table: Path = typer.Argument(help="CSV, Parquet or Excel file with the columns of training, in any order."),
     out: Path | None = typer.Option(
-        None, help="Where to write the predictions (.csv, .tsv or .parquet); default: to the screen, as CSV."
+        None, help="Where to write the predictions (.csv, .tsv, .parquet or .xlsx); default: to the screen, as CSV."
     ),
     level: float = typer.Option(0.9, help="Probability that an interval holds its target with, between 0 and 1."),
     only: bool = typer.Option(False, "--only", help="Leave the columns of the table out of the result."),
+    header: bool | None = parsed.HEADER,
     debug: bool = DEBUG,
 ) -> None:
     """Predict the target for each row of a table.
@@ -46,7 +47,7 @@ def predict(
         if out.resolve() in (table.resolve(), model.resolve()):
             raise typer.BadParameter("would overwrite what is read; choose another name", param_hint="--out")
         parsed.check_writable(out)
-    loaded, frame = load_model(model), tables.read_table(table)
+    loaded, frame = load_model(model), tables.read_table(table, has_names=header, tell=note)
     prediction = loaded.predict(frame)
     for sentence in _notes(loaded, frame, prediction):
         note(sentence)
@@ -68,11 +69,12 @@ def predict(
 @with_errors
 def evaluate(
     model: Path = typer.Argument(help="What `bayesmp fit` wrote."),
-    table: Path = typer.Argument(help="CSV or Parquet file with the columns of the training table and the target."),
+    table: Path = typer.Argument(help="CSV, Parquet or Excel file with the columns of training and the target."),
     picture: Path | None = typer.Option(None, help="Where to draw it (.png, .pdf, .svg).", show_default=False),
     report: Path | None = parsed.REPORT,
     threshold: float | None = parsed.THRESHOLD,
     cost: str = parsed.COST,
+    header: bool | None = parsed.HEADER,
     debug: bool = DEBUG,
 ) -> None:
     """Score a model on rows it was not trained on: is it better than a guess, and as sure as it is right?"""
@@ -84,7 +86,7 @@ def evaluate(
     if report is not None:
         parsed.check_report(report)
         parsed.check_writable(report)
-    loaded, frame = load_model(model), tables.read_table(table)
+    loaded, frame = load_model(model), tables.read_table(table, has_names=header, tell=note)
     target, notes = loaded.target, []
     tables.check_column(target.name, frame.columns)
     y, known = target.read(frame[target.name])
@@ -113,7 +115,7 @@ def evaluate(
 
 def _notes(model: TableModel, frame: DataFrame, prediction: TablePrediction) -> list[str]:
     """Sentences about columns that do not fit."""
-    used = {column.name for column in model.encoder.columns}
-    extra = [name for name in frame.columns if name not in used | set(model.encoder.left_out) | {model.target.name}]
+    used = {column.name for column in model.encoder.columns_}
+    extra = [name for name in frame.columns if name not in used | set(model.encoder.left_out_) | {model.target.name}]
     ignored = [f"columns that the model does not know ignored: {', '.join(map(repr, extra))}"] if extra else []
     return ignored + prediction.notes

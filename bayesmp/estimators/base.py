@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from torch import Tensor
 
 from bayesmp.basics import checks
@@ -26,6 +26,9 @@ from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.basics.settings import SETTINGS
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import Diagnosis, diagnose
+from bayesmp.estimators.columns.encoder import TableEncoder
+from bayesmp.estimators.columns.sentinels import tell_sentinels
+from bayesmp.estimators.columns.values import is_plain
 from bayesmp.estimators.scaling import FAR_APART, TableScaling, values_apart
 from bayesmp.evidence.groups import check_groups, groups_of, whole_groups
 from bayesmp.evidence.influence import predict_left_out
@@ -86,13 +89,14 @@ class MPEstimator(BaseEstimator, ABC):
     together.
     """
 
+    encoder_: TableEncoder | None = None  # of a table that is not numbers alone
     networks_: list[Network]
     histories_: list[History]
     n_iter_: int
     loo_score_: float
     loo_error_: float
     _seeds: tuple[int, ...]  # of the networks
-    seen_x_: Floats | None  # all rows seen, in the units they came in; None if they were left out of a file
+    seen_x_: Floats | None  # all rows seen, encoded, in the units they came in; None if they were left out of a file
     seen_y_: NDArray[Any] | None
     _named: NDArray[np.int64] | None = None  # the groups that the user has named, (n,); not kept in files
     _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
@@ -214,6 +218,12 @@ class MPEstimator(BaseEstimator, ABC):
     def _warn_of_outliers(self, x: Floats, y: NDArray[Any]) -> None:
         """Warn of columns, or targets, in which values stand apart from all others."""
         names = getattr(self, "feature_names_in_", range(x.shape[1]))
+        if self.encoder_ is not None:
+            names = self.encoder_.get_feature_names_out()
+        else:  # the encoder has told of them
+            told = [tell_sentinels(f"column {name!r}", x[:, k]) for k, name in enumerate(names)]
+            if said := "; ".join(filter(None, told)):
+                warnings.warn(said, OutlierWarning, stacklevel=4)
         found = [
             (f"column {names[column]!r}", x[row, column], row) for column, row in values_apart(x, FAR_APART).items()
         ]
@@ -284,18 +294,30 @@ class MPEstimator(BaseEstimator, ABC):
         return self.x_scaling_.apply(x)
 
     def checked_table(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-        """X, and y if it is given, as scikit-learn checks them, and with advice about columns of text."""
+        """X, encoded unless it is numbers alone, and y if it is given, as scikit-learn checks them, and with advice
+        about columns of text.
+        """
         checks.check_collected(X, "X")
         checks.check_collected(y, "y")
-        X, name = as_array(X), type(self).__name__
-        if (dates := _listed(X, "mM")) or getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
+        X, name, reset = as_array(X), type(self).__name__, options.get("reset", True)
+        encoder = self.encoder_ if not reset else None if is_plain(X) else TableEncoder()
+        if encoder is not None:
+            validate_data(self, X, skip_check_array=True, reset=reset)  # names and number of columns
+            encoded = encoder.fit_transform(X) if reset else encoder.transform(X)
+        elif (dates := _listed(X, "mM")) or getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
             raise ValueError(
                 f"X has columns of dates, {dates or 'all of them'}, and {name} learns from numbers only: turn them "
                 "into numbers first, e.g. the year, or days since some date"
             )
         try:
             with np.errstate(invalid="ignore"):  # of inf - inf, by which scikit-learn finds out
-                return validate_data(self, X, y, dtype=np.float64, **options)
+                if encoder is None:
+                    found = validate_data(self, X, y, dtype=np.float64, **options)
+                elif isinstance(y, str):  # not given
+                    found = encoded
+                else:
+                    options = {name: value for name, value in options.items() if name != "reset"}
+                    found = check_X_y(encoded, y, dtype=np.float64, estimator=self, **options)
         except (ValueError, TypeError) as error:
             said = str(error).split("\n")[0].rstrip(".")
             if said.startswith("Input X contains"):
@@ -311,9 +333,12 @@ class MPEstimator(BaseEstimator, ABC):
                 raise ValueError(f"{said}; {name} predicts numbers, and MPClassifier labels of any type") from error
             text = _listed(X, "OSUT")
             raise ValueError(
-                f"{said}; {name} learns from numbers only: encode columns of text"
-                f"{f' ({text})' if text else ''} first, e.g. with OneHotEncoder in a ColumnTransformer"
+                f"{said}; {name} learns from numbers only, or from a data frame, whose texts become categories: pass "
+                f"one, or encode columns of text{f' ({text})' if text else ''} first, e.g. with OneHotEncoder in a "
+                "ColumnTransformer"
             ) from error
+        self.encoder_ = encoder
+        return found
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "networks_")
@@ -377,7 +402,8 @@ def _tell_gaps(X: Any, name: str) -> str:
     if is_infinite:
         return f"{where}; drop rows with infinite values, or replace these by numbers (a SimpleImputer refuses them)"
     return (
-        f"{where}; drop such rows or columns, or fill the gaps, e.g. with a SimpleImputer before {name} in a pipeline"
+        f"{where}; drop such rows or columns, or fill the gaps, e.g. with a SimpleImputer before {name} in a pipeline; "
+        "or fit on a data frame, whose gaps are filled and marked"
     )
 
 

@@ -18,6 +18,7 @@ from bayesmp.basics.typed import Count, Measured, Positive
 from bayesmp.belief.files import TINY
 from bayesmp.data import Scaling
 from bayesmp.estimators.base import AUTO, MPEstimator
+from bayesmp.estimators.columns.encoder import EncoderHeader, TableEncoder
 from bayesmp.estimators.scaling import TableScaling
 from bayesmp.network.files import from_file
 from bayesmp.network.network import Network
@@ -54,6 +55,7 @@ class SavedEstimator(MPEstimator):
             "params": _plain_params(self.get_params()),
             "numbers": {name: learned.get(name) for name in NUMBERS},
             "arrays": {name: _describe(learned[name], name) for name in ARRAYS if name in learned},
+            "encoder": None if self.encoder_ is None else self.encoder_.to_json(),
             "history": self.history_.to_json(),
             "stopped": self.history_.stopped,
         }
@@ -127,8 +129,10 @@ class SavedEstimator(MPEstimator):
             else:
                 params["hidden"] = networks[0].layers
         n_outputs, shapes = networks[0].n_outputs, [network.input_shape for network in networks]
-        if set(shapes) != {(numbers.n_features_in_,)} or any(each.n_outputs != n_outputs for each in networks):
-            raise ValueError(f"its networks must take {numbers.n_features_in_} inputs and have as many outputs each")
+        encoder = None if found.encoder is None else TableEncoder.of(found.encoder)
+        d = numbers.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
+        if set(shapes) != {(d,)} or any(each.n_outputs != n_outputs for each in networks):
+            raise ValueError(f"its networks must take {d} inputs and have as many outputs each")
         if len(numbers._seeds) != len(networks):
             raise ValueError(f"there must be a seed for each of {len(networks)} networks, got {len(numbers._seeds)}")
         model = cls(**params)
@@ -141,8 +145,8 @@ class SavedEstimator(MPEstimator):
                 setattr(model, name, value)
         for name, array in found.arrays.items():
             setattr(model, name, _read_array(name, *array))
+        model.encoder_ = encoder
         cls._check_arrays(model)
-        d = numbers.n_features_in_
         model.x_scaling_ = _read_scaling(file, "x_scaling_", TableScaling, (d,))
         is_regressor = numbers.target_shape_ is not None
         if is_regressor and math.prod(numbers.target_shape_ or ()) != n_outputs:
@@ -160,6 +164,11 @@ class SavedEstimator(MPEstimator):
         learned = vars(self)
         if "feature_names_in_" in learned and len(learned["feature_names_in_"]) != self.n_features_in_:
             raise ValueError(f"feature_names_in_ must have {self.n_features_in_} names")
+        if self.encoder_ is not None:
+            names = learned.get("feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
+            if not {column.name for column in self.encoder_.columns_} <= set(names):
+                raise ValueError("feature_names_in_ must have all columns of the encoder")
+            self.encoder_.feature_names_in_ = np.asarray(names, dtype=object)
         is_regressor, classes = "target_shape_" in learned, learned.get("classes_")
         if is_regressor != (classes is None) or is_regressor != self.network_.head.has_noise:
             raise ValueError("an estimator has either classes, and a network that tells them apart, or targets")
@@ -198,6 +207,7 @@ class EstimatorHeader:
     params: dict[str, str | int | float | bool | list[int] | None]
     numbers: Numbers
     arrays: dict[Literal["classes_", "feature_names_in_"], tuple[list[str | bool | int | float], str]]
+    encoder: EncoderHeader | None
     history: list[EpochRecord]
     stopped: str
 

@@ -1,27 +1,18 @@
-"""Tables from files, their columns as numbers that an estimator can learn from, and what is to be predicted.
+"""Tables from files, and what is to be predicted; how their columns become numbers is in `bayesmp.estimators.columns`.
 
-A CSV file is read as text, and what a column means is decided here, once, by the training table: so a code such as
-"007" keeps its zeros, and a later file cannot turn a column of texts into numbers by chance. Pandas is imported when it
-is needed: `pip install bayesmp[tables]`.
+A CSV file is read as text, and what a column means is decided by the training table. Pandas is imported when it is
+needed: `pip install bayesmp[tables]`.
 """
 
-from bayesmp.tables.dates import Calendar
-from bayesmp.tables.encoder import Column, Encoded, EncoderHeader, TableEncoder
-from bayesmp.tables.files import ENDINGS, check_column, check_ending, ending, read_table, write_table
+from bayesmp.estimators.columns.values import require_pandas
+from bayesmp.estimators.columns.words import TableError, check_column, plural
+from bayesmp.tables.files import ENDINGS, check_ending, ending, read_table, write_table
 from bayesmp.tables.target import Target
-from bayesmp.tables.values import as_numbers, require_pandas
-from bayesmp.tables.words import TableError, plural
 
 __all__ = [
     "ENDINGS",
-    "Calendar",
-    "Column",
-    "Encoded",
-    "EncoderHeader",
-    "TableEncoder",
     "TableError",
     "Target",
-    "as_numbers",
     "check_column",
     "check_ending",
     "ending",

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from bayesmp.estimators.base import Floats
+from bayesmp.estimators.columns.encoder import Column
 from bayesmp.heads import RegressionPrediction
 from bayesmp.heads.classification import Classifier
-from bayesmp.tables.encoder import Column
 from bayesmp.tables.scores import Score, standard_error
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def importances(model: TableModel, x: Floats, y: NDArray[Any], *, seed: int = 0)
         y: their targets, or labels numbered from 0.
         seed: of the shuffles.
     """
-    columns = model.encoder.columns
+    columns = model.encoder.columns_
     if len(columns) > MOST_COLUMNS or len(y) < 2:
         return []
     rng = np.random.default_rng(seed)
@@ -107,8 +107,8 @@ def dependence(model: TableModel, x: Floats, name: str, *, seed: int = 0) -> Dep
     \sum_i f(x_i) / n for draws f of the joint belief: what the network does not know is shared by all rows, so an
     average of the rows' own bands would be wrong. Neither noise nor the choice of rows is in it.
     """
-    k = [column.name for column in model.encoder.columns].index(name)
-    column, place = model.encoder.columns[k], places(model)[k]
+    k = [column.name for column in model.encoder.columns_].index(name)
+    column, place = model.encoder.columns_[k], places(model)[k]
     rng = np.random.default_rng(seed)
     blocks, labels = _grid(column, x[:, place])
     if len(blocks) < 2:
@@ -133,7 +133,7 @@ def dependence(model: TableModel, x: Floats, name: str, *, seed: int = 0) -> Dep
 
 def places(model: TableModel) -> list[slice]:
     """Which encoded numbers each column has become."""
-    ends = np.cumsum([0, *(len(column.features) for column in model.encoder.columns)]).tolist()
+    ends = np.cumsum([0, *(len(column.features) for column in model.encoder.columns_)]).tolist()
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 

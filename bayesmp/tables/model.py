@@ -22,9 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 from bayesmp.basics import checks, persistence
 from bayesmp.estimators import MPClassifier, MPRegressor
 from bayesmp.estimators.base import Floats, OutlierWarning
+from bayesmp.estimators.columns.encoder import EncoderHeader, TableEncoder
 from bayesmp.estimators.scaling import APART, FAR_APART, values_apart
 from bayesmp.heads import ClassPrediction, RegressionPrediction
-from bayesmp.tables import EncoderHeader, TableEncoder, TableError, Target, plural, require_pandas
+from bayesmp.tables import TableError, Target, plural, require_pandas
 from bayesmp.tables.facts import Facts, judge_training, spread_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class TableModel:
 
     def __repr__(self) -> str:
         source = f" of {self.facts.source}" if self.facts.source else ""
-        columns = ", ".join(repr(column.name) for column in self.encoder.columns)
+        columns = ", ".join(repr(column.name) for column in self.encoder.columns_)
         return (
             f"TableModel({self.target.task} of {self.target.name!r} on {columns}; {self.facts.n_rows:,} rows{source})"
         )
@@ -101,14 +102,15 @@ class TableModel:
             frame: the columns to predict from.
             y: the targets, as `target.read` gives them.
             target: what they are.
-            drop, categories: as for TableEncoder.fit.
+            drop, categories: as for TableEncoder.
             source: name of the file they came from.
             progress: show a progress bar.
             options: for MPRegressor or MPClassifier.
         """
         check_enough(len(y))
-        encoder = TableEncoder().fit(frame, drop=drop, categories=categories)
-        x = encoder.transform(frame).x
+        encoder = TableEncoder(drop=drop, categories=categories)
+        encoder.decide(frame)
+        x = encoder.encode(frame).x
         kind = MPRegressor if target.task == "regression" else MPClassifier
         estimator = kind(verbose=progress, **options)
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # the bar is on stderr
@@ -144,7 +146,7 @@ class TableModel:
         A row is unlike the training data if the network is less sure of its outputs there than it is of all but 1 % of
         the training rows when it has to predict them without themselves, or if a category was never seen.
         """
-        encoded = self.encoder.transform(frame)
+        encoded = self.encoder.encode(frame)
         known = self.estimator.predict_outputs(encoded.x)
         is_unlike = (spread_of(known.epistemic_var) > self.facts.unlike) | encoded.is_unseen
         return TablePrediction(self._in_units(known), is_unlike, encoded.notes)
@@ -162,12 +164,12 @@ class TableModel:
 
     def was_trained_on(self, frame: DataFrame) -> bool:
         """Whether these are the rows it was trained on."""
-        return _fingerprint(self.encoder.transform(frame).x) == self.facts.fingerprint
+        return _fingerprint(self.encoder.encode(frame).x) == self.facts.fingerprint
 
     def count_trained_on(self, frame: DataFrame, y: NDArray[Any]) -> int:
         """How many of these rows are like one of the training rows that are known one by one, target included."""
         known = set(self.facts.row_marks)
-        return sum(mark in known for mark in _row_marks(self.encoder.transform(frame).x, y))
+        return sum(mark in known for mark in _row_marks(self.encoder.encode(frame).x, y))
 
     def as_frame(self, prediction: TablePrediction, *, level: float = 0.9) -> DataFrame:
         """Predictions as columns: mean, std and interval of the target, or label and probabilities; and the flag."""
@@ -221,7 +223,7 @@ class TableModel:
 
     def _check(self) -> None:
         """Raise unless the parts of a file belong together."""
-        n_columns, n_numbers = len(self.encoder.features), self.estimator.n_features_in_
+        n_columns, n_numbers = len(self.encoder.get_feature_names_out()), self.estimator.n_features_in_
         if n_columns != n_numbers:
             raise ValueError(f"its columns become {n_columns} numbers, and the estimator takes {n_numbers}")
         n_guess = 2 if isinstance(self.estimator, MPRegressor) else len(self.classes)
@@ -233,8 +235,8 @@ class TableModel:
 
 def tell_outliers(encoder: TableEncoder, target: Target, frame: DataFrame, y: NDArray[Any]) -> list[str]:
     """Sentences about columns in which values stand apart from all others; rows are counted from 1."""
-    x = encoder.transform(frame).x
-    parts = [(f"column {name!r}", x[:, k : k + 1], FAR_APART) for k, name in enumerate(encoder.features)]
+    x = encoder.encode(frame).x
+    parts = [(f"column {name!r}", x[:, k : k + 1], FAR_APART) for k, name in enumerate(encoder.get_feature_names_out())]
     if target.task == "regression":
         parts.append((f"the target {target.name!r}", y.astype(np.float64)[:, None], APART))
     found = [(name, part, values_apart(part, times)) for name, part, times in parts]
@@ -266,7 +268,7 @@ def count_copies(encoder: TableEncoder, frame: DataFrame, y: NDArray[Any]) -> in
     Measured numbers hardly ever are: a column of them, or the target, has different values in most of the different
     rows, and more than ten.
     """
-    x = encoder.transform(frame).x
+    x = encoder.encode(frame).x
     n_different = len(set(_row_marks(x, y)))
     has_measured = any(len(np.unique(column)) > max(10.0, 0.5 * n_different) for column in (*x.T, y))
     return len(y) - n_different if has_measured else 0

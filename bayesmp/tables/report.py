@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesmp.estimators.base import Floats
+from bayesmp.estimators.columns.values import require_pandas
+from bayesmp.estimators.columns.words import TableError
 from bayesmp.heads import RegressionPrediction
 from bayesmp.tables.effects import Dependence, Importance, dependence, importances
 from bayesmp.tables.facts import spread_of
 from bayesmp.tables.model import TableModel, TablePrediction
 from bayesmp.tables.scores import Score, Scores, guess_scores, rounded, scores_of
 from bayesmp.tables.target import Target
-from bayesmp.tables.values import require_pandas
 from bayesmp.tables.verdict import Calls, Threshold, Verdict, calls_of, judge
-from bayesmp.tables.words import TableError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -117,7 +117,7 @@ class Report:
     @cached_property
     def x(self) -> Floats:
         """The rows as numbers."""
-        return self.model.encoder.transform(self.frame).x
+        return self.model.encoder.encode(self.frame).x
 
     @cached_property
     def importances(self) -> list[Importance]:
@@ -169,7 +169,7 @@ class Report:
             label = int(known.label[0])
             truth = str(self.targets[k])
             predicted = f"{self.model.classes[label]} ({100.0 * float(known.probs[0, label]):.0f} %)"
-        names = [each.column for each in self.importances] or [column.name for column in self.model.encoder.columns]
+        names = [each.column for each in self.importances] or [column.name for column in self.model.encoder.columns_]
         cells = {name: _text(self.frame[name].iloc[k]) for name in names[:SHOWN_COLUMNS]}
         return Row(int(self.numbers[k]), cells, truth, predicted, how)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesmp.tables.dates import read_dates, tell_day
+from bayesmp.estimators.columns.dates import read_dates, tell_day
+from bayesmp.estimators.columns.values import read_numbers
+from bayesmp.estimators.columns.words import TableError, plural
 from bayesmp.tables.target import Target
-from bayesmp.tables.values import read_numbers
-from bayesmp.tables.words import TableError, plural
 
 if TYPE_CHECKING:
     from pandas import Series

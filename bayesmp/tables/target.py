@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesmp.basics.typed import OneOf
-from bayesmp.tables.dates import refuse_dates
-from bayesmp.tables.values import (
+from bayesmp.estimators.columns.dates import refuse_dates
+from bayesmp.estimators.columns.units import MOSTLY, tell_several
+from bayesmp.estimators.columns.values import (
     LEADING_ZERO,
     MISSING,
-    MOSTLY,
     as_numbers,
     as_texts,
     is_named,
     is_text,
-    sign_needed,
+    number_form,
     tell_reading,
 )
-from bayesmp.tables.words import TableError, some_texts
+from bayesmp.estimators.columns.words import TableError, some_texts
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -40,12 +40,14 @@ class Target:
         task: "regression" or "classification".
         is_whole: whether classes are whole numbers; else they are texts.
         decimal: sign of formatted numbers, such as 1.234,50; None for plain ones.
+        unit: of numbers in texts, such as 3750 g; None for others.
     """
 
     name: str
     task: Annotated[str, OneOf(("regression", "classification"))]
     is_whole: bool = False
     decimal: Annotated[str, OneOf((".", ","))] | None = None
+    unit: str | None = None
 
     @classmethod
     def decide(cls, values: Series, task: str | None = None) -> tuple[Target, str]:
@@ -58,8 +60,10 @@ class Target:
             raise TableError(f"the target {name!r} has no values")
         if task != "classification":
             refuse_dates(values)
-        decimal = sign_needed(values) if task != "classification" else None
-        numbers, bad = (np.empty(0), []) if is_named(values) else as_numbers(values, decimal)
+            if is_text(values) and (several := tell_several(values)):
+                raise TableError(f"the target {name!r} holds {several}: write them in one")
+        decimal, unit = number_form(values) if task != "classification" else (None, None)
+        numbers, bad = (np.empty(0), []) if is_named(values) else as_numbers(values, decimal, unit)
         present = numbers[~np.isnan(numbers)]
         is_number = len(present) > 0 and len(present) >= MOSTLY * (len(present) + len(bad))
         n_kinds = len(np.unique(present)) if is_number else _count_texts(values)
@@ -80,7 +84,7 @@ class Target:
             raise TableError(
                 f"the target {name!r} has {n_kinds:,} different values in {n_known:,} rows; classes must repeat{remedy}"
             )
-        target = cls(name, chosen, chosen == "classification" and is_whole, decimal)
+        target = cls(name, chosen, chosen == "classification" and is_whole, decimal, unit)
         kind = "whole numbers" if is_whole else "numbers" if is_number else "values"
         why = f"{n_kinds:,} different {kind}, taken as {'classes' if chosen == 'classification' else 'a quantity'}"
         if task is not None:
@@ -90,8 +94,8 @@ class Target:
             why += f" (--task {other} would change that)"
         if bad and (chosen == "regression" or is_whole):
             why += f"; {some_texts(bad)} taken as missing"
-        if decimal is not None:
-            why += f"; {tell_reading(values, numbers)}"
+        if decimal is not None or unit is not None:
+            why += f"; {tell_reading(values, numbers, unit)}"
         return target, why
 
     def read(self, values: Series) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -99,7 +103,7 @@ class Target:
         if self.task == "classification" and not self.is_whole:
             texts = as_texts(values)
             return texts.astype(str), texts != MISSING
-        numbers, _ = as_numbers(values, self.decimal)
+        numbers, _ = as_numbers(values, self.decimal, self.unit)
         known = ~np.isnan(numbers)
         if not self.is_whole:
             return numbers, known

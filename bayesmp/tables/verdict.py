@@ -16,9 +16,9 @@ from sklearn.metrics import confusion_matrix
 
 from bayesmp.diagnosis import rows
 from bayesmp.estimators.base import Floats
+from bayesmp.estimators.columns.words import plural
 from bayesmp.heads import ClassPrediction, RegressionPrediction
 from bayesmp.tables.scores import Scores, losses, squared_distances, standard_error
-from bayesmp.tables.words import plural
 
 SURE = 2.0  # standard errors by which a model must beat the guess
 HARDLY = 0.05  # of the guess's loss: a model that saves less is hardly worth its trouble

@@ -63,9 +63,10 @@ def test_predictions_of_a_quantity_are_those_of_the_model_in_memory(made, call):
     target, _ = tables.Target.decide(table["price"])
     y, known = target.read(table["price"])
     columns = table.drop(columns="price")[known]
-    encoder = tables.TableEncoder().fit(columns)
-    model = bmp.MPRegressor(hidden=(8,), epochs=12, random_state=0).fit(encoder.transform(columns).x, y[known])
-    x = encoder.transform(tables.read_table(folder / "price-new.csv")).x
+    encoder = bmp.TableEncoder()
+    encoder.decide(columns)
+    model = bmp.MPRegressor(hidden=(8,), epochs=12, random_state=0).fit(encoder.encode(columns).x, y[known])
+    x = encoder.encode(tables.read_table(folder / "price-new.csv")).x
     mean, std = model.predict(x, return_std=True)
     low, high = model.predict_interval(x, level=0.5)
     for name, values in {"mean": mean, "std": std, "low": low, "high": high}.items():
@@ -208,8 +209,8 @@ def test_options_of_fit(made, call, tmp_path):
     assert "training on 75 rows, 74 held out" in said
     assert "training on all" not in said
     model = TableModel.load(out)
-    assert [column.name for column in model.encoder.columns] == ["area", "rooms"]
-    assert model.encoder.columns[1].kind == "category" and model.estimator.random_state == 3
+    assert [column.name for column in model.encoder.columns_] == ["area", "rooms"]
+    assert model.encoder.columns_[1].kind == "category" and model.estimator.random_state == 3
     said = call(*arguments, "--hold-out", "0")
     assert "no rows are held out" in said and "leave-one-out: R2" in said
     out.with_suffix(".png").unlink()
@@ -335,7 +336,7 @@ def test_several_networks_predict_together(made, call, target, tmp_path):
     assert re.search(r"networks +2, .* weights each", said) and "training of 2 " in said
     loaded = TableModel.load(model)
     assert loaded.n_networks == len(loaded.estimator.networks_) == 2
-    x = loaded.encoder.transform(tables.read_table(folder / f"{target}-new.csv")).x
+    x = loaded.encoder.encode(tables.read_table(folder / f"{target}-new.csv")).x
     each = [network.predict(loaded.estimator.x_scaling_.apply(x)) for network in loaded.estimator.networks_]
     mixed, found = bmp.mixture(each), pandas.read_csv(out)
     if target == "price":
@@ -366,3 +367,21 @@ def test_networks_are_counted(call, tmp_path):
     out = tmp_path / "model.safetensors"
     said = call("fit", tmp_path / "a.csv", "--target", "price", "--out", out, "--networks", 0, code=2)
     assert "--networks" in said
+
+
+def test_a_file_without_names_in_another_encoding_whose_target_has_a_unit(call, tmp_path):
+    """The first row was taken for names; body mass in grams for 40 classes."""
+    rng = np.random.default_rng(0)
+    size, town = rng.uniform(1, 5, 40), rng.choice(["Köln", "Ulm"], 40)
+    rows = [f"{s:.2f};{t};{3000 + 100 * s + 50 * (t == 'Ulm'):.0f} g" for s, t in zip(size, town, strict=True)]
+    table, out = tmp_path / "t.csv", tmp_path / "m.safetensors"
+    table.write_bytes("\n".join(rows).encode("latin-1"))
+    fit = ("fit", table, "--target", "c3", "--out", out, "--hidden", "3", "--epochs", "2")
+    assert "if the file has no line with names, give --no-header" in call(*fit, code=1)
+    said = call(*fit, "--no-header")
+    assert "note: t.csv is not UTF-8 text; read as cp1252" in said
+    assert "this is a regression" in said and "40 numbers with the unit 'g', which is left out" in said
+    assert "c3 (regression, in g)" in call("info", out)
+    assert "c1,c2,c3,c3_mean" in call("predict", out, table, "--no-header")
+    table.write_text("\n".join(f"{s:.2f};{3000 + 100 * s:.0f}" for s in size))
+    assert "t.csv, line 1: there are numbers" in call(*fit, code=1)

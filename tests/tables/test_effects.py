@@ -32,7 +32,7 @@ def classes():
 
 def test_columns_that_matter_come_first_with_errors_of_rows_and_shuffles(straight):
     frame, y = towns(60, 1)
-    found = importances(straight, straight.encoder.transform(frame).x, y)
+    found = importances(straight, straight.encoder.encode(frame).x, y)
     assert {found[0].column, found[1].column} == {"size", "town"}
     useless = next(each for each in found if each.column == "useless")
     assert abs(useless.score.value) < 0.05 and found[0].score.value > 10.0 * abs(useless.score.value)
@@ -44,7 +44,7 @@ def test_columns_that_matter_come_first_with_errors_of_rows_and_shuffles(straigh
 
 def test_importances_do_not_depend_on_the_order_of_calls_and_few_rows_have_none(straight):
     frame, y = towns(30, 1)
-    x = straight.encoder.transform(frame).x
+    x = straight.encoder.encode(frame).x
     assert importances(straight, x, y) == importances(straight, x, y)
     assert importances(straight, x[:1], y[:1]) == []
 
@@ -52,7 +52,7 @@ def test_importances_do_not_depend_on_the_order_of_calls_and_few_rows_have_none(
 def test_the_band_is_that_of_the_average_not_the_average_of_bands(straight):
     """Without hidden layers the average over rows is the output at their mean, whose variance the belief tells."""
     frame, _ = towns(60, 1)
-    x = straight.encoder.transform(frame).x
+    x = straight.encoder.encode(frame).x
     found = dependence(straight, x, "size")
     rows = np.repeat(x.mean(0, keepdims=True), len(found.at), axis=0)
     rows[:, 0] = found.at
@@ -65,17 +65,17 @@ def test_the_band_is_that_of_the_average_not_the_average_of_bands(straight):
 
 
 def test_categories_and_dates_have_curves_of_their_own(straight):
-    x = straight.encoder.transform(towns(60, 1)[0]).x
+    x = straight.encoder.encode(towns(60, 1)[0]).x
     town, day = dependence(straight, x, "town"), dependence(straight, x, "day")
     assert town.labels == ["Bonn", "Kiel"] and town.mean[1, 0] - town.mean[0, 0] == pytest.approx(3.0, abs=0.5)
     assert day.labels == [] and 2 < len(day.at) <= 20 and (np.diff(day.at) > 0).all()
-    assert day.at.min() >= straight.encoder.columns[3].calendar.first
+    assert day.at.min() >= straight.encoder.columns_[3].calendar.first
     assert dependence(straight, x[:1], "size") is None  # of one value there is no curve
     assert places(straight)[0] == slice(0, 1)
 
 
 def test_curves_of_classes_are_probabilities_and_their_bands_hold_them(classes):
-    x = classes.encoder.transform(towns(60, 1)[0]).x
+    x = classes.encoder.encode(towns(60, 1)[0]).x
     found = dependence(classes, x, "size")
     assert len(found.names) == 1 and found.names[0] in ("dear", "cheap")
     rising = found.mean[-1, 0] > found.mean[0, 0]
@@ -87,5 +87,5 @@ def test_curves_of_classes_are_probabilities_and_their_bands_hold_them(classes):
 def test_several_networks_share_the_band():
     frame, y = towns(40, 0)
     model = TableModel.fit(frame, y, Target("y", "regression"), hidden=(), epochs=2, n_networks=2, random_state=0)
-    found = dependence(model, model.encoder.transform(frame).x, "size")
+    found = dependence(model, model.encoder.encode(frame).x, "size")
     assert ((found.low <= found.mean) & (found.mean <= found.high)).all() and (found.high > found.low).all()

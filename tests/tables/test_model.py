@@ -8,10 +8,10 @@ import torch
 
 pandas = pytest.importorskip("pandas")
 
-from bayesmp import MPClassifier, MPRegressor  # noqa: E402
+from bayesmp import MPClassifier, MPRegressor, TableEncoder  # noqa: E402
 from bayesmp.basics.persistence import UnfitFileError  # noqa: E402
 from bayesmp.heads import RegressionPrediction  # noqa: E402
-from bayesmp.tables import TableEncoder, Target  # noqa: E402
+from bayesmp.tables import Target  # noqa: E402
 from bayesmp.tables import model as table_model  # noqa: E402
 from bayesmp.tables.model import TableModel, tell_outliers  # noqa: E402
 from bayesmp.tables.scores import guess_scores, scores_of  # noqa: E402
@@ -84,7 +84,8 @@ def test_an_estimator_does_not_load_the_file_of_a_table(model, tmp_path):
 
 def test_a_value_that_hides_all_others_is_told_by_the_names_of_the_table():
     frame, y = plane(40, 0)
-    encoder = TableEncoder().fit(frame)
+    encoder = TableEncoder()
+    encoder.decide(frame)
     assert tell_outliers(encoder, NUMBER, frame, y) == []
     frame.loc[6, "c"], y[9] = 1e8, -1e8
     of_column, of_target = tell_outliers(encoder, NUMBER, frame, y)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bayesmp.tables.words import TableError
+from bayesmp.estimators.columns.words import TableError
 
 if TYPE_CHECKING:
     from pandas import Series

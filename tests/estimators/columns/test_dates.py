@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 pandas = pytest.importorskip("pandas")
 
-from bayesmp import cli  # noqa: E402
-from bayesmp.tables import TableEncoder, TableError, Target  # noqa: E402
-from bayesmp.tables.dates import read_as, read_dates  # noqa: E402
+from bayesmp import TableEncoder, cli  # noqa: E402
+from bayesmp.estimators.columns.dates import read_as, read_dates  # noqa: E402
+from bayesmp.tables import TableError, Target  # noqa: E402
 
 WEEK = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 
@@ -21,8 +21,18 @@ def frame(*values, name="when"):
     return pandas.DataFrame({name: pandas.Series(values, dtype="str")})
 
 
+def features(encoder):
+    return list(encoder.get_feature_names_out())
+
+
+def decided(table, **options):
+    encoder = TableEncoder(**options)
+    encoder.decide(table)
+    return encoder
+
+
 def numbers(table, encoder):
-    return dict(zip(encoder.features, encoder.transform(table).x.T.tolist(), strict=True))
+    return dict(zip(features(encoder), encoder.encode(table).x.T.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,7 @@ def test_dates_become_days_and_what_comes_again(write):
     if "%H" in write:
         days += pandas.to_timedelta(rng.integers(0, 86_400, 731), unit="s")
     table = pandas.DataFrame({"when": days.dt.strftime(write)})
-    encoder = TableEncoder().fit(table)
+    encoder = decided(table)
     found = numbers(table, encoder)
     clock = (days - days.dt.normalize()) / pandas.Timedelta(days=1)
     year = 2 * np.pi * (days.dt.day_of_year - 1 + clock) / (365 + days.dt.is_leap_year)
@@ -94,11 +104,11 @@ def test_dates_become_days_and_what_comes_again(write):
     assert list(found) == list(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values.astype(float), atol=1e-7, err_msg=name)
-    said = encoder.notes[0]
+    said = encoder.notes_[0]
     assert said.startswith("column 'when': dates, taken as days since 2023-11-05, time of year (sine and cosine)")
     assert ("is read as" in said) == (write in ("%m/%d/%Y", "%d-%m-%Y"))
-    typed = encoder.transform(pandas.DataFrame({"when": days}))  # as a Parquet file has them
-    np.testing.assert_allclose(typed.x, encoder.transform(table).x, atol=1e-7)
+    typed = encoder.encode(pandas.DataFrame({"when": days}))  # as a Parquet file has them
+    np.testing.assert_allclose(typed.x, encoder.encode(table).x, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +126,7 @@ def test_dates_become_days_and_what_comes_again(write):
 )
 def test_what_training_does_not_cover_is_not_learned(start, step, n, parts):
     days = pandas.Series(pandas.date_range(start, periods=n, freq=step)).astype(str)
-    names = TableEncoder().fit(frame(*[*days] * 14)).features
+    names = features(decided(frame(*[*days] * 14)))
     found = {
         part for part, mark in {"weekday": "=", "year": "of year", "clock": "of day"}.items() if mark in "".join(names)
     }
@@ -125,29 +135,33 @@ def test_what_training_does_not_cover_is_not_learned(start, step, n, parts):
 
 def test_few_rows_learn_no_weekdays():
     days = pandas.Series(pandas.date_range("2024-01-01", periods=210)).astype(str)
-    assert len(TableEncoder().fit(frame(*days)).features) == 8
-    assert TableEncoder().fit(frame(*days[1:])).features == ["when (days)"]
+    assert len(features(decided(frame(*days)))) == 8
+    assert features(decided(frame(*days[1:]))) == ["when (days)"]
 
 
 def test_times_of_day_turn_at_midnight():
     table = frame("23:59", "0:01", "12:00", "6:00", "6:00")
-    encoder = TableEncoder().fit(table)
-    assert encoder.features == ["when (hours)", "when (time of day, sine)", "when (time of day, cosine)"]
-    assert encoder.notes == ["column 'when': times of day, taken as hours and time of day (sine and cosine)"]
-    x = encoder.transform(table).x
+    encoder = decided(table)
+    assert features(encoder) == [
+        "when (hours)",
+        "when (time of day, sine)",
+        "when (time of day, cosine)",
+    ]
+    assert encoder.notes_ == ["column 'when': times of day, taken as hours and time of day (sine and cosine)"]
+    x = encoder.encode(table).x
     assert np.linalg.norm(x[0, 1:] - x[1, 1:]) < 0.01
     np.testing.assert_allclose(x[2:4], [[12, 0, -1], [6, 1, 0]], atol=1e-12)
 
 
 def test_gaps_in_dates_are_filled_and_marked():
     days = [f"2024-01-{day:02}" for day in range(1, 30)]
-    encoder = TableEncoder().fit(frame(*days * 8, None, "unknown", "31.02.2024"))
-    assert encoder.notes[1:] == [
+    encoder = decided(frame(*days * 8, None, "unknown", "31.02.2024"))
+    assert encoder.notes_[1:] == [
         "column 'when' holds dates but for 2 texts such as 'unknown': taken as missing",
         "column 'when': 3 missing dates replaced by the median, and marked",
     ]
-    found = encoder.transform(frame("2024-01-02", None, "?", "02.01.2024", "2024-01-03"))
-    assert encoder.features[-1] == "when (missing)" and found.x[:, -1].tolist() == [0, 1, 1, 0, 0]
+    found = encoder.encode(frame("2024-01-02", None, "?", "02.01.2024", "2024-01-03"))
+    assert features(encoder)[-1] == "when (missing)" and found.x[:, -1].tolist() == [0, 1, 1, 0, 0]
     assert found.x[:, 0].tolist() == [1, 14, 14, 1, 2]
     assert not found.x[1:3, 1:-1].any() and found.x[0].tolist() == found.x[3].tolist()
     assert not found.is_unseen.any() and found.notes == ["column 'when': 1 text such as '?' taken as missing"]
@@ -155,19 +169,19 @@ def test_gaps_in_dates_are_filled_and_marked():
 
 def test_dates_beyond_training_are_flagged():
     days = [f"2024-01-{day:02}" for day in (*range(1, 6), *range(8, 13), *range(15, 20))]
-    encoder = TableEncoder().fit(frame(*days * 10))
+    encoder = decided(frame(*days * 10))
     later = frame("2023-12-31", "2024-01-01", "2024-01-19 18:00", "2024-01-20", "2024-01-06", "2024-01-22")
-    found = encoder.transform(later)
+    found = encoder.encode(later)
     assert found.is_unseen.tolist() == [True, False, False, True, True, True]  # the 6th is a Saturday
     assert found.notes == [
         "column 'when': 4 rows with dates or weekdays that training did not cover (2024-01-01 to 2024-01-19)"
     ]
-    found = encoder.transform(frame("2024-01-02", None))
+    found = encoder.encode(frame("2024-01-02", None))
     assert found.is_unseen.tolist() == [False, True] and "there were none in training" in found.notes[0]
 
 
 def test_a_date_that_is_always_the_same_is_left_out():
-    assert TableEncoder().fit(frame("1.1.2024", "1.1.2024", "1.1.2024").assign(a=["1", "2", "3"])).left_out == {
+    assert decided(frame("1.1.2024", "1.1.2024", "1.1.2024").assign(a=["1", "2", "3"])).left_out_ == {
         "when": "all values are 1.1.2024"
     }
 
@@ -186,13 +200,13 @@ def test_a_date_that_is_always_the_same_is_left_out():
 )
 def test_dates_that_cannot_be_told_are_refused_with_advice(values, message):
     with pytest.raises(TableError, match=f"column 'when' holds dates.*{message}.*--drop.*--categories"):
-        TableEncoder().fit(frame(*values))
-    assert TableEncoder().fit(frame(*values * 2), categories=["when"]).columns[0].kind == "category"
+        decided(frame(*values))
+    assert decided(frame(*values * 2), categories=["when"]).columns_[0].kind == "category"
 
 
 def test_durations_are_refused():
     with pytest.raises(TableError, match=r"durations.*e.g. of hours"):
-        TableEncoder().fit(pandas.DataFrame({"when": pandas.to_timedelta([1, 2, 3], unit="h")}))
+        decided(pandas.DataFrame({"when": pandas.to_timedelta([1, 2, 3], unit="h")}))
 
 
 def test_a_date_as_a_target_is_refused():
@@ -217,15 +231,15 @@ def test_dates_that_come_late_are_found(n_others, is_dates):
 
 def test_a_later_table_is_read_as_the_first_one():
     first = frame("3/1/2024", "4/30/2024", "5/1/2024", "5/2/2024")
-    encoder = TableEncoder().fit(first)
+    encoder = decided(first)
     copy = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))
-    assert copy.columns == encoder.columns
+    assert copy.columns_ == encoder.columns_
     later = frame("3/2/2024", "2024-03-02", "02.03.2024")
-    assert copy.transform(later).x[:, 0].tolist() == [1, 1, 1]
+    assert copy.encode(later).x[:, 0].tolist() == [1, 1, 1]
     with pytest.raises(
         TableError, match="'when' held dates in the training table, and now 3 texts such as '13/3/2024'"
     ):
-        copy.transform(frame("13/3/2024", "14/3/2024", "15/3/2024"))
+        copy.encode(frame("13/3/2024", "14/3/2024", "15/3/2024"))
 
 
 def test_a_table_with_dates_from_fit_to_predict(tmp_path):

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesmp.basics.typed import OneOf, Range
-from bayesmp.tables.values import MOSTLY, Floats, is_text, require_pandas
-from bayesmp.tables.words import TableError
+from bayesmp.estimators.columns.units import MOSTLY
+from bayesmp.estimators.columns.values import Floats, is_text, require_pandas
+from bayesmp.estimators.columns.words import TableError
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -288,6 +289,6 @@ def _turns_of_year(days: Floats) -> Floats:
 def _refuse(values: Series, what: str, remedy: str, shown: str | None = None) -> None:
     shown = shown if shown is not None else str(values.dropna().iloc[0])
     raise TableError(
-        f"column {values.name!r} holds {what} ({shown}): {remedy}; or leave it out with --drop, or, if these are only "
-        "names, take them as categories with --categories"
+        f"column {values.name!r} holds {what} ({shown}): {remedy}; or leave it out (--drop), or, if these are only "
+        "names, take them as categories (--categories)"
     )
