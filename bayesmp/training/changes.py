@@ -16,10 +16,13 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesmp.basics import checks, examples
+from bayesmp.evidence.groups import check_sample_weight
 from bayesmp.heads import Head
 from bayesmp.messages.gaussian import Gaussian
 from bayesmp.network.network import Network
@@ -32,9 +35,10 @@ PROBE = 1024  # examples that stay, at most, on which the step of a removal is m
 
 
 @torch.no_grad()
-def add(run: Run, x: Any, y: Any) -> Tensor:
+def add(run: Run, x: Any, y: Any, sample_weight: Any = None) -> Tensor:
     """Put examples into a run, as new batches; returns their ids. See Trainer.add."""
     x, y = _check_examples(run, x, y)
+    weight = _joined_weights(run, check_sample_weight(sample_weight, len(y)), len(y))
     whole = torch.cat([run.y, y])
     run.network.head.check_targets(whole, run.network.n_outputs)
     _warn_if_far(run, x, y)
@@ -49,6 +53,7 @@ def add(run: Run, x: Any, y: Any) -> Tensor:
         batch_ids = [*run.batch_ids, *range(run.next_batch_id, run.next_batch_id + n_new)]
         if run.labels is not None:  # new examples belong to none of the old ones
             run.labels = torch.cat([run.labels, run.labels.max() + 1 + torch.arange(len(y))])
+        run._weigh(weight)
         run._rearrange(x, whole, ids, kept, [*run.members, *new_members], batch_ids)
         if run._has_begun:
             run._silent.update(batch_ids[len(kept) :])
@@ -91,12 +96,15 @@ def remove(run: Run, ids: Any) -> None:
         batch_ids = [run.batch_ids[batch.row] for batch in kept]
         if run.labels is not None:
             run.labels = run.labels[stays.cpu()]
+        if run.sample_weight is not None:
+            run._weigh(run.sample_weight[stays.cpu()])
         run._rearrange(run.x[stays.to(run.x.device)], run.y[stays], run.ids[stays.cpu()], kept, members, batch_ids)
         if run._has_begun:
             for row, share, slope in weaker:
                 change += run.sites.weaken(row, share, slope)
             run.sites.recount()
-            run.schedule.absorb(change, *_probe(run))
+            heard = run._heard_rows() if run.schedule.takes_all_data else None
+            run.schedule.absorb(change, *_probe(run), heard)
         run._note(Change(run.n_epochs, "removed", len(rows), len(run.y)))
 
 
@@ -167,6 +175,18 @@ def _check_examples(run: Run, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     y = network.head.check_more_targets(y, network.n_outputs)
     checks.check_examples(x, y, network.dtype)
     return x.to(run.x), y.to(run.y)
+
+
+def _joined_weights(run: Run, new: NDArray[np.float64] | None, n_new: int) -> Tensor | None:
+    """Weights of the examples of a run and of new ones behind them; None if nobody has said any."""
+    if new is None and run.sample_weight is None:
+        return None
+    if new is not None and not new.all():
+        raise ValueError(
+            "sample_weight of examples that are added must be above 0; leave out those that shall not count"
+        )
+    added = torch.ones(n_new, dtype=torch.float64) if new is None else torch.from_numpy(new)
+    return torch.cat([run.counted(), added])
 
 
 def _warn_if_far(run: Run, x: Tensor, y: Tensor) -> None:

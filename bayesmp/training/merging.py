@@ -49,6 +49,8 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     merged = Trainer._with_known(network, x, y, first.config, with_objective=with_objective)
     network.flat_targets = merged._flat_targets = first.network.flat_targets
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
+    if any(run.sample_weight is not None for run in runs):
+        merged.sample_weight = torch.cat([run.counted() for run in runs])
     merged._arrange([rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members])
     merged._start()
     network.widen_prior(*_widths_of(runs))

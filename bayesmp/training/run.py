@@ -20,14 +20,14 @@ from bayesmp.basics.settings import SETTINGS
 from bayesmp.belief import Belief
 from bayesmp.diagnosis import RunSummary
 from bayesmp.evidence.budget import Size, cost_of_visits, size_at_end, size_in_training
-from bayesmp.evidence.groups import check_groups, groups_of, measured_together
+from bayesmp.evidence.groups import check_groups, check_sample_weight, copies_count_once, groups_of, measured_together
 from bayesmp.evidence.influence import Batch, Influence, influence_of, surprise_of
 from bayesmp.evidence.refresh import Refreshed, memory_plan, noise_at_inputs, products_per_pass, refresh
 from bayesmp.network.network import Network
 from bayesmp.sites.sites import Sites, StoragePlan, format_bytes, plan_storage
 from bayesmp.training.history import Change, History
 from bayesmp.training.look_at_end import look_at_end
-from bayesmp.training.schedules import Kept, ObjectiveSchedule, make_schedule
+from bayesmp.training.schedules import Kept, ObjectiveSchedule, can_have_objective, make_schedule
 from bayesmp.training.train_config import TrainConfig
 
 LARGE_STORE = 500_000_000  # bytes from which the user is told before training starts
@@ -42,12 +42,14 @@ class Run:
         x, y: the examples; tensors on the device or, for x, the host.
         ids: which examples these are, row by row, (n,) int64 on the CPU: at first 0 .. n - 1. No id is used twice.
         labels: which examples belong together, (n,), as the user said; None if nothing was said.
+        sample_weight: how often each example counts, (n,) float64 on the CPU, as the user said; None if nothing was
+            said.
         members: the rows of x and y that make up each batch.
         batch_ids: which batches these are; no id of a batch is used twice, either.
         sites, schedule: one message per batch, and how visits replace it.
 
     Args:
-        network, x, y, config, groups: as for Trainer.
+        network, x, y, config, groups, sample_weight: as for Trainer.
         is_new: False if these data were accepted before; few that are left of them may look unscaled.
         with_objective: whether training has an objective, where it went on before with or without; None: if it can.
     """
@@ -60,6 +62,7 @@ class Run:
         config: TrainConfig,
         *,
         groups: Any = None,
+        sample_weight: Any = None,
         is_new: bool = True,
         with_objective: bool | None = None,
     ) -> None:
@@ -71,20 +74,25 @@ class Run:
         y = check(y, network.n_outputs)
         self._flat_targets &= y.ndim == 2
         checks.check_examples(x, y, network.dtype)
+        n_given, labels, weight = len(x), check_groups(groups, len(x)), check_sample_weight(sample_weight, len(x))
+        counted = slice(None) if weight is None or weight.all() else torch.from_numpy(weight.nonzero()[0])
+        x, y = x[counted], y[counted]
         if is_new:
             checks.warn_of_scale(x, y, stacklevel=4)
 
         self.network = network
         self.config = config
         self._with_objective = with_objective
+        if weight is not None and with_objective is None and config.schedule == "parallel" and config.joint is None:
+            self._with_objective = can_have_objective(network) or None
         self.history = History()
         self.x = examples.place_inputs(x, network.device, network.dtype, config.data_store)
         self.y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
-        self.ids = torch.arange(len(x))
-        labels = check_groups(groups, len(x))
-        self.labels = None if labels is None else torch.from_numpy(labels)
+        self.ids = torch.arange(n_given)[counted]
+        self.labels = None if labels is None else torch.from_numpy(labels)[counted]
+        self.sample_weight = None if weight is None else torch.from_numpy(weight)[counted]
         self._grouped: tuple[Tensor, Tensor, tuple[Tensor, Tensor]] | None = None  # data, and groupings of them
-        self.next_id = len(x)
+        self.next_id = n_given
         self._arrange(self._assign_batches(len(x)))
         self._has_gradients = self._check_gradients()
         self._refreshed_at = 0  # epoch
@@ -113,6 +121,28 @@ class Run:
             with_objective=self._with_objective,
         )
         self._with_objective = self.has_objective
+        self._weigh(self.sample_weight)
+
+    def counted(self) -> Tensor:
+        """How often each example counts, (n,): as the user said, else as training counts copies."""
+        if self.sample_weight is not None:
+            return self.sample_weight
+        if isinstance(self.schedule, ObjectiveSchedule):
+            return copies_count_once(self.x, self.y)
+        return torch.ones(len(self.y), dtype=torch.float64)
+
+    def _weigh(self, sample_weight: Tensor | None) -> None:
+        """Let examples count so often."""
+        self.sample_weight = sample_weight
+        if isinstance(self.schedule, ObjectiveSchedule):
+            self.schedule.sample_weight = sample_weight
+        elif sample_weight is not None:
+            raise ValueError(
+                "sample_weight needs training with an objective: a network with Softmax or Regression as its head, "
+                "dense or of few weights, not from as_prior(), and the parallel schedule without joint=. This run "
+                f"passes messages (head {self.network.head!r}, schedule {self.config.schedule!r}), and those have no "
+                "weights"
+            )
 
     def _start(self) -> None:
         """Every site as it is before its first visit."""
@@ -238,7 +268,7 @@ class Run:
                 network.varying_noise = noise_at_inputs(network, found, schedule.head_prior)
         if found.left_out is not None:
             x, y, _ = found.judged
-            found.scores["nll"] = surprise_of(network, x, found.left_out, y)
+            found.scores["nll"] = surprise_of(network, x, found.left_out, y, found.weight)
         return found
 
     def _believe_later(self) -> None:
@@ -277,7 +307,8 @@ class Run:
         x, y = self._heard()
         if isinstance(self.schedule, ObjectiveSchedule):
             groups, measurements = self._groupings(x, y)
-            found = look_at_end(self.schedule, x, y, groups, measurements, with_belief=keeps_belief)
+            seen = self._heard_rows()
+            found = look_at_end(self.schedule, x, y, groups, measurements, seen, with_belief=keeps_belief)
             if keeps_belief:
                 network.belief, network.fitted = found.belief, found.fitted
                 network.belief_scale = self.schedule.belief_scale
@@ -320,11 +351,15 @@ class Run:
 
     def _heard(self) -> tuple[Tensor, Tensor]:
         """The examples of all batches that have said something."""
+        rows = self._heard_rows()
+        return (self.x, self.y) if rows is None else (self.x[rows.to(self.x.device)], self.y[rows])
+
+    def _heard_rows(self) -> Tensor | None:
+        """Which these are; None if they are all."""
         if not self._silent:
-            return self.x, self.y
+            return None
         heard = [part for batch, part in zip(self.batch_ids, self.members, strict=True) if batch not in self._silent]
-        rows = torch.cat([self.members[0][:0], *heard]).sort().values
-        return self.x[rows.to(self.x.device)], self.y[rows]
+        return torch.cat([self.members[0][:0], *heard]).sort().values
 
     def _influence_of(self, rows: Tensor) -> Influence:
         """What leaving out single ones of these examples would change."""
@@ -334,7 +369,8 @@ class Run:
             raise ValueError(f"influence is judged by the joint belief, and this run has none: {why}")
         n_products = network.n_outputs * belief.rank**2
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-            distance, loo_nll, leverage = influence_of(network, belief, self.x, self.y, rows)
+            weight = self.sample_weight
+            distance, loo_nll, leverage = influence_of(network, belief, self.x, self.y, rows, weight=weight)
         is_silent = torch.isin(self.ids, torch.tensor(sorted(self._mended), dtype=torch.int64))
         for batch, part in zip(self.batch_ids, self.members, strict=True):
             is_silent[part.cpu()] |= batch in self._silent

@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from bayesmp.basics import persistence, typed
 from bayesmp.basics.typed import Count, Measured, Positive
+from bayesmp.belief.files import TINY
 from bayesmp.diagnosis import RunSummary
 from bayesmp.network.files import learn_from_file
 from bayesmp.network.network import Network
@@ -52,6 +54,8 @@ def save(run: Run, path: persistence.PathLike) -> None:
     tensors = {**network.state(), **run._state(), "members": torch.cat(run.members), "ids": run.ids}
     if run.labels is not None:
         tensors["labels"] = run.labels
+    if run.sample_weight is not None:
+        tensors["sample_weight"] = run.sample_weight
     if run._best is not None:
         tensors |= {f"best_state.{name}": part for name, part in run._best.tensors.items()}
     persistence.write(path, kind="run", header=header, tensors=tensors)
@@ -143,6 +147,10 @@ def _take_batches(run: Run, found: RunHeader, file: persistence.SavedFile) -> No
     if not bool((run.ids.diff() > 0).all()):
         raise ValueError("ids of examples must rise")
     run.labels = file.tensor("labels", (len(rows),), torch.int64) if "labels" in file.names() else None
+    weight: Tensor | None = None
+    if "sample_weight" in file.names():
+        weight = file.tensor("sample_weight", (len(rows),), torch.float64, low=TINY)
+    run._weigh(weight)
     run.next_id = found.next_id
     members = list(rows.to(run.network.device).split(found.batch_sizes))
     if [len(part) for part in members] != [len(part) for part in run.members]:  # data came or went

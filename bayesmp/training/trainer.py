@@ -55,6 +55,12 @@ class Trainer(Run):
         keep: how many checkpoints stay.
         groups: labels (n,) that say which examples belong together, e.g. measurements of one patient: leave-one-out
             scores leave them out together. Examples with equal inputs belong together anyhow.
+        sample_weight: how often each example counts, (n,) numbers: its likelihood is raised to this power, so 2 counts
+            as two independent examples of the same content. Examples of weight 0 are left out of the run; `ids` are
+            the places of the others among those given. With weights nothing is taken for a copy: they are all there is
+            to say how much a row counts. Training must have an objective, and always has one where it can, which may
+            take long in large networks. Leave-one-out scores are weighted means; which examples are left out to judge
+            the width of the belief depends on no weight.
     """
 
     def __init__(
@@ -68,12 +74,15 @@ class Trainer(Run):
         every: int = EVERY,
         keep: int = KEEP,
         groups: Any = None,
+        sample_weight: Any = None,
         **options: Any,
     ) -> None:
         check_is_network(network)
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
-        known = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep", "groups"]
+        known = [entry.name for entry in fields(TrainConfig)] + [
+            *("checkpoint", "every", "keep", "groups", "sample_weight")
+        ]
         if unknown := sorted(set(options) - set(known)):
             hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
             if any("epoch" in name for name in unknown):
@@ -82,7 +91,7 @@ class Trainer(Run):
         config = TrainConfig(**options) if config is None else config
         self.checkpoints = None if checkpoint is None else run_files.new_checkpoints(network, checkpoint, every, keep)
         with undisturbed():
-            super().__init__(network, x, y, config, groups=groups)
+            super().__init__(network, x, y, config, groups=groups, sample_weight=sample_weight)
             if self.checkpoints is not None:
                 self.checkpoints.make_folder()
             self._begin()
@@ -260,7 +269,7 @@ class Trainer(Run):
 
     # --- data with identity ------------------------------------------------------------------------------------------
 
-    def add(self, x: Any, y: Any = None) -> Tensor:
+    def add(self, x: Any, y: Any = None, *, sample_weight: Any = None) -> Tensor:
         """Put more examples into the run, as new batches of their own; returns their ids.
 
         The new batches say nothing until their first visit: the posterior stays where it is, and `run` goes on with all
@@ -269,11 +278,12 @@ class Trainer(Run):
 
         Args:
             x, y: as for a new Trainer, on the same scale as the first data.
+            sample_weight: how often each of them counts, numbers above 0; once if not given.
 
         Returns:
             A torch tensor (n,) of int64 on the CPU, one id per row.
         """
-        return changes.add(self, x, y)
+        return changes.add(self, x, y, sample_weight)
 
     def remove(self, ids: Any) -> None:
         """Take examples out of the run, and out of what it has learned.
