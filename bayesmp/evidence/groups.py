@@ -208,6 +208,16 @@ def first_of_copies(x: Any, y: Any) -> Tensor:
     return torch.from_numpy(np.sort(np.unique(_numbered(pairs), return_index=True)[1]))
 
 
+def in_one_order(x: Any, y: Any) -> Tensor | None:
+    """An order of rows that depends on which rows there are, and not on how they are arranged; None where no two are
+    equal in inputs and targets, so that it does not matter that they are the same rows.
+    """
+    numbers = _numbered(np.concatenate([_flat_rows(x), _flat_rows(y)], 1))
+    if len(np.unique(numbers)) == len(numbers):
+        return None
+    return torch.from_numpy(np.argsort(numbers, kind="stable"))
+
+
 def _has_many_values(rows: NDArray[Any], numbers: NDArray[np.int64]) -> bool:
     """Whether different rows hardly ever have the same value in one of their columns; of fewer than 15 nobody knows."""
     different = rows[np.unique(numbers, return_index=True)[1]]
