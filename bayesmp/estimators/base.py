@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -30,7 +31,14 @@ from bayesmp.estimators.columns.encoder import TableEncoder
 from bayesmp.estimators.columns.sentinels import tell_sentinels
 from bayesmp.estimators.columns.values import is_plain
 from bayesmp.estimators.scaling import FAR_APART, TableScaling, values_apart
-from bayesmp.evidence.groups import check_groups, groups_of, whole_groups
+from bayesmp.evidence.groups import (
+    check_groups,
+    check_sample_weight,
+    copies_count_once,
+    groups_of,
+    in_one_order,
+    whole_groups,
+)
 from bayesmp.evidence.influence import predict_left_out
 from bayesmp.heads import Head, mixture
 from bayesmp.layers import LeakyReLU, Linear
@@ -55,6 +63,7 @@ class OutlierWarning(UserWarning):
 
 FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
 NAMED = 3  # columns that an error names
+REPEATED_ROWS = 200  # up to so many rows, or twice those given, a row of weight 2 is learned as two rows
 
 AUTO, USUAL = "auto", (50,)  # widths of the hidden layers: a choice, and what it mostly is
 HIDDEN_FORMS = (
@@ -98,6 +107,7 @@ class MPEstimator(BaseEstimator, ABC):
     _seeds: tuple[int, ...]  # of the networks
     seen_x_: Floats | None  # all rows seen, encoded, in the units they came in; None if they were left out of a file
     seen_y_: NDArray[Any] | None
+    seen_weight_: Floats | None = None  # how often each row seen counts; None: once
     _named: NDArray[np.int64] | None = None  # the groups that the user has named, (n,); not kept in files
     _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
     x_scaling_: TableScaling
@@ -108,6 +118,7 @@ class MPEstimator(BaseEstimator, ABC):
         hidden: Hidden = AUTO,
         *,
         n_networks: int = 1,
+        n_jobs: int | None = None,
         epochs: int | str = "auto",
         max_epochs: int = MAX_EPOCHS,
         batch_size: int = 128,
@@ -116,6 +127,7 @@ class MPEstimator(BaseEstimator, ABC):
     ) -> None:
         self.hidden = hidden
         self.n_networks = n_networks
+        self.n_jobs = n_jobs
         self.epochs = epochs
         self.max_epochs = max_epochs
         self.batch_size = batch_size
@@ -161,9 +173,50 @@ class MPEstimator(BaseEstimator, ABC):
         x, targets = self.check_given(X, y)
         return diagnose(self.network_, self.x_scaling_.apply(x), targets, has_batches=False)
 
-    def train_on(self: Self, x: Floats, y: NDArray[Any], *, is_first: bool, groups: Any = None) -> Self:
+    def class_weight_of(self, y: NDArray[Any], weight: Floats | None) -> Floats | None:
+        """Factors on the weights of rows that come from their targets; None: none."""
+        return None
+
+    @staticmethod
+    def counted_rows(
+        x: Floats, y: NDArray[Any], groups: Any, sample_weight: Any
+    ) -> tuple[Floats, NDArray[Any], NDArray[np.int64] | None, Floats | None]:
+        """Rows that count, with their groups and weights: those of weight 0 are left out."""
+        named, weight = check_groups(groups, len(x)), check_sample_weight(sample_weight, len(x))
+        if weight is None or weight.all():
+            return x, y, named, weight
+        counts = weight > 0.0
+        return x[counts], y[counts], None if named is None else named[counts], weight[counts]
+
+    def _rows_to_learn(
+        self, x: Floats, y: NDArray[Any], weight: Floats | None
+    ) -> tuple[NDArray[np.int64], Floats | None]:
+        """Which rows training sees, and how often each of them counts; None: once, but copies of each other together.
+
+        A row of weight w is learned as ceil(w) rows that share the weight, so that a weight of 2 is the same as two
+        rows, to the last bit, wherever copies count as rows of their own (groups.py). Where this would take too many
+        rows, they are fewer and heavier.
+        """
+        factors, rows = self.class_weight_of(y, weight), np.arange(len(x))
+        if factors is not None:
+            weight = factors if weight is None else factors * weight
+        if weight is not None and (weight != 1.0).any():
+            weight = weight * copies_count_once(x, y).numpy()
+            unit = max(1.0, weight.sum() / max(2 * len(x), REPEATED_ROWS))
+            often = np.ceil(weight / unit).astype(np.int64)
+            rows, weight = np.repeat(rows, often), np.repeat(weight / often, often)
+        else:
+            weight = None
+        order = in_one_order(x[rows], y[rows].reshape(len(rows), -1))
+        if order is not None:
+            rows, weight = rows[order.numpy()], None if weight is None else weight[order.numpy()]
+        return rows, weight
+
+    def train_on(
+        self: Self, x: Floats, y: NDArray[Any], *, is_first: bool, groups: Any = None, sample_weight: Any = None
+    ) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
-        named = check_groups(groups, len(x))
+        x, y, named, weight = self.counted_rows(x, y, groups, sample_weight)
         n_networks = checks.check_positive_int(self.n_networks, "n_networks")
         starts: list[Tensor] | None = None
         if is_first:
@@ -181,15 +234,21 @@ class MPEstimator(BaseEstimator, ABC):
                     f"partial_fit goes on with the networks it has ({len(seeds)}), but n_networks was changed to "
                     f"{n_networks}; call fit to start anew"
                 )
+            if self.seen_weight_ is not None or weight is not None:
+                parts = [(self.seen_weight_, self.seen_x_), (weight, x)]
+                weight = np.concatenate([np.ones(len(rows)) if own is None else own for own, rows in parts])
             x, y = np.concatenate([self.seen_x_, x]), np.concatenate([self.seen_y_, y])
             if self._named is not None:  # further rows belong to no earlier ones, unless they are copies
                 named = np.concatenate([self._named, np.arange(len(self._named), len(x))])
             starts = [network.marginal.mean.cpu() for network in self.networks_]
         self._warn_of_outliers(x, y)
+        seen = x, y, weight
+        rows, weight = self._rows_to_learn(x, y, weight)
+        x, y = x[rows], y[rows]
         x_scaling = TableScaling.fit(x)
         posed = self.pose_targets(y)
         hidden = self.usual_hidden(x.shape[1]) if isinstance(self.hidden, str) and self.hidden == AUTO else self.hidden
-        networks = make_networks(hidden, x.shape, posed, seeds)
+        networks = make_networks(hidden, x.shape, posed, seeds, is_weighted=weight is not None)
         for network, start in zip(networks, starts or [], strict=False):
             if start.shape != network.start.shape:
                 raise ValueError(
@@ -198,18 +257,14 @@ class MPEstimator(BaseEstimator, ABC):
                 )
             network.start = start
         inputs = x_scaling.apply(x)
-        self._named, self._groups = named, groups_of(inputs, named)
-        histories = self._run(networks, inputs, posed.targets, seeds)
+        self._named, labels = named, None if named is None else named[rows]
+        self._groups = groups_of(inputs, labels)
+        histories = self._run(networks, inputs, posed.targets, seeds, {"groups": labels, "sample_weight": weight})
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
-            scores = loo_scores(networks, histories, inputs, posed.targets, self._groups)
-        self._seeds, self.seen_x_, self.seen_y_, self.x_scaling_, self.y_scaling_ = (
-            seeds,
-            x,
-            y,
-            x_scaling,
-            posed.scaling,
-        )
+            scores = loo_scores(networks, histories, inputs, posed.targets, self._groups, weight)
+        self._seeds, (self.seen_x_, self.seen_y_, self.seen_weight_) = seeds, seen
+        self.x_scaling_, self.y_scaling_ = x_scaling, posed.scaling
         self.networks_, self.histories_ = [network.to(torch.float64) for network in networks], histories
         self.n_iter_ = max(len(history) for history in histories)
         self.loo_score_, self.loo_error_ = self.loo_in_units(*scores)
@@ -235,11 +290,19 @@ class MPEstimator(BaseEstimator, ABC):
             more = f" (and {len(found) - 1} more columns)" if len(found) > 1 else ""
             warnings.warn(checks.tell_outlier(f"{name}{more}", value, row), OutlierWarning, stacklevel=4)
 
-    def _run(self, networks: list[Network], x: Floats, targets: NDArray[Any], seeds: tuple[int, ...]) -> list[History]:
+    def _run(
+        self,
+        networks: list[Network],
+        x: Floats,
+        targets: NDArray[Any],
+        seeds: tuple[int, ...],
+        of_rows: dict[str, Any],
+    ) -> list[History]:
+        """Train; `of_rows` says which rows belong together, and how often each counts."""
         checks.check_epochs(self.epochs, least=1)
         with warnings.catch_warnings():  # said below, for estimators
             warnings.filterwarnings("ignore", message=rf"(network \d+: )?training (was {NOT_AT_REST}|ended {WORSE})")
-            histories = self._train(networks, x, targets, seeds)
+            histories = self._train(networks, x, targets, seeds, of_rows)
         failed = [history for history in histories if WORSE in history.stopped]
         if failed:
             one_of = "" if len(networks) == 1 else f", {len(failed)} of its {len(networks)} networks,"
@@ -263,12 +326,17 @@ class MPEstimator(BaseEstimator, ABC):
         return histories
 
     def _train(
-        self, networks: list[Network], x: Floats, targets: NDArray[Any], seeds: tuple[int, ...]
+        self,
+        networks: list[Network],
+        x: Floats,
+        targets: NDArray[Any],
+        seeds: tuple[int, ...],
+        of_rows: dict[str, Any],
     ) -> list[History]:
         """One with a bar that tells of its epochs; several side by side, with a bar that counts them."""
         options: dict[str, Any] = {"max_epochs": self.max_epochs, "progress": bool(self.verbose)}
         if len(networks) == 1:
-            trainer = Trainer(networks[0], x, targets, batch_size=self.batch_size, seed=seeds[0], groups=self._named)
+            trainer = Trainer(networks[0], x, targets, batch_size=self.batch_size, seed=seeds[0], **of_rows)
             return [trainer.run(self.epochs, **options)]
         TrainConfig(batch_size=self.batch_size)  # refused here, not by a network
         checks.check_positive_int(self.max_epochs, "max_epochs")
@@ -279,7 +347,8 @@ class MPEstimator(BaseEstimator, ABC):
             epochs=self.epochs,
             batch_size=self.batch_size,
             seed=seeds,
-            groups=self._named,
+            workers=None if self.n_jobs is None else effective_n_jobs(self.n_jobs),
+            **of_rows,
             **options,
         )
 
@@ -350,7 +419,12 @@ def _as_one(predictions: list[Any]) -> Any:
 
 @undisturbed()
 def loo_scores(
-    networks: list[Network], histories: list[History], x: Floats, y: NDArray[Any], groups: Tensor
+    networks: list[Network],
+    histories: list[History],
+    x: Floats,
+    y: NDArray[Any],
+    groups: Tensor,
+    weight: Floats | None = None,
 ) -> tuple[float, float]:
     """Leave-one-out NLL and error of all networks as one, from the rows that training was judged by.
 
@@ -366,13 +440,15 @@ def loo_scores(
         rows = whole_groups(groups, SETTINGS.judged_examples)
     else:
         rows = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: SETTINGS.refresh_examples]
-    found = _as_one([predict_left_out(network, inputs, targets, rows) for network in networks])
+    counted = None if weight is None else torch.as_tensor(weight)
+    found = _as_one([predict_left_out(network, inputs, targets, rows, weight=counted) for network in networks])
     known = targets[rows]
+    often = torch.ones(len(rows), dtype=torch.float64) if counted is None else counted[rows]
+    share = often / often.sum()
+    nll = -float(share @ found.log_prob(known).double().reshape(len(rows), -1).mean(1))
     if known.is_floating_point():
-        error = math.sqrt(float((found.mean - known).square().mean()))
-    else:
-        error = float((found.label != known).double().mean())
-    return -float(found.log_prob(known).mean()), error
+        return nll, math.sqrt(float(share @ (found.mean - known).double().square().reshape(len(rows), -1).mean(1)))
+    return nll, float(share @ (found.label != known).double())
 
 
 def as_array(values: Any) -> Any:
@@ -428,11 +504,15 @@ def _is_number(y: Any, said: str) -> bool:
     return values.dtype.kind not in "OUS" or not any(repr(str(value)) in said for value in values)
 
 
-def make_networks(hidden: Hidden, shape: tuple[int, ...], posed: Posed, seeds: Sequence[int]) -> list[Network]:
-    """One per seed, for a table of this shape, with the head that goes with its size."""
+def make_networks(
+    hidden: Hidden, shape: tuple[int, ...], posed: Posed, seeds: Sequence[int], *, is_weighted: bool = False
+) -> list[Network]:
+    """One per seed, for a table of this shape, with the head that goes with its size; rows with weights need one that
+    has an objective.
+    """
     n_rows, n_inputs = shape
     head = posed.head
-    if posed.head_of_many is not None:
+    if posed.head_of_many is not None and not is_weighted:
         first = make_network(hidden, n_inputs, posed.n_outputs, head, seed=seeds[0])
         head = head if has_objective(first, n_rows) else posed.head_of_many
     return [make_network(hidden, n_inputs, posed.n_outputs, copy.deepcopy(head), seed=seed) for seed in seeds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import column_or_1d
 
-from bayesmp.estimators.base import Floats, Posed, as_array
+from bayesmp.estimators.base import AUTO, Floats, Hidden, Posed, as_array
 from bayesmp.estimators.files import SavedEstimator
 from bayesmp.heads import Argmax, ClassPrediction, Softmax
+from bayesmp.training.trainer import MAX_EPOCHS
 
 
 class MPClassifier(ClassifierMixin, SavedEstimator):
@@ -27,6 +29,11 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         n_networks: networks that differ in what random_state draws, and predict together (`bayesmp.mixture`). Three
             mostly predict better than one where a function is to be found, and about as well where noise is what is
             left; they take three times as long, or less where there are cores for them, and err on the careful side.
+        n_jobs: processes that train networks side by side, -1 for one per core; None takes what joblib.parallel_config
+            says, or else what pays. A single network is trained in this process.
+        class_weight: factors on the weights of rows by their classes: a dict of them by label, 1 for labels that it
+            does not name, or "balanced", n / (classes * rows of the class), by which all classes count alike. The
+            probabilities are then those of a population that is mixed so, not those of the training data.
         epochs: passes over the data, or "auto": until the leave-one-out score and the means are at rest.
         max_epochs: bound for "auto"; a ConvergenceWarning comes if it was met first.
         batch_size: rows that share a site, at most.
@@ -52,18 +59,49 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
 
     classes_: NDArray[Any]
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> MPClassifier:
+    def __init__(
+        self,
+        hidden: Hidden = AUTO,
+        *,
+        n_networks: int = 1,
+        n_jobs: int | None = None,
+        class_weight: dict[Any, float] | str | None = None,
+        epochs: int | str = "auto",
+        max_epochs: int = MAX_EPOCHS,
+        batch_size: int = 128,
+        random_state: Any = None,
+        verbose: bool | int = False,
+    ) -> None:
+        super().__init__(
+            hidden,
+            n_networks=n_networks,
+            n_jobs=n_jobs,
+            epochs=epochs,
+            max_epochs=max_epochs,
+            batch_size=batch_size,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> MPClassifier:
         """Learn from X (n, d) and labels y (n,); whatever was learned before is forgotten.
 
         Args:
             X, y: rows and labels.
             groups: labels (n,) that say which rows belong together, e.g. measurements of one patient. Rows that are
                 equal belong together anyhow.
+            sample_weight: how often each row counts, (n,): its likelihood is raised to this power, so 2 counts as two
+                independent rows with the same content, and 0 leaves the row out. Copies of a row, which count once
+                together, count as often as their weights say on average. With weights training always has an
+                objective, which takes minutes in large tables.
         """
         x, y = self._check_data(X, y, is_first=True)
-        return self.train_on(x, self._encode(y, unique_labels(y), is_first=True), is_first=True, groups=groups)
+        x, y, groups, weight = self.counted_rows(x, y, groups, sample_weight)
+        y = self._encode(y, unique_labels(y), is_first=True)
+        return self.train_on(x, y, is_first=True, groups=groups, sample_weight=weight)
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> MPClassifier:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> MPClassifier:
         """Learn from further rows without forgetting the earlier ones.
 
         The rows are added to those seen before, and training goes on with all of them from the means reached so far,
@@ -73,6 +111,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         Args:
             X, y: further rows and their labels.
             classes: all labels that may ever come; needed in the first call, and the same or left out in later ones.
+            sample_weight: how often each of them counts, as for `fit`; once if not given.
         """
         is_first = not self.__sklearn_is_fitted__()
         if is_first and classes is None:
@@ -82,7 +121,7 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
             raise ValueError(f"classes must be those of the first call, {self.classes_}, got {known}; or leave it out")
         x, y = self._check_data(X, y, is_first=is_first)
         y = self._encode(y, known, is_first=is_first)
-        return self.train_on(x, y, is_first=is_first)
+        return self.train_on(x, y, is_first=is_first, sample_weight=sample_weight)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each row."""
@@ -135,6 +174,28 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
             self.classes_ = classes
         return np.searchsorted(classes, y).astype(np.int64)
 
+    def class_weight_of(self, y: NDArray[Any], weight: Floats | None) -> Floats | None:
+        if self.class_weight is None:
+            return None
+        known = np.arange(len(self.classes_))
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            each = np.ones(len(y)) if weight is None else weight
+            counts = np.bincount(y, weights=each, minlength=len(known))
+            factors = counts.sum() / ((counts > 0.0).sum() * np.where(counts > 0.0, counts, 1.0))
+        elif isinstance(self.class_weight, Mapping):
+            if unknown := [label for label in self.class_weight if label not in self.classes_.tolist()]:
+                raise ValueError(f"class_weight names labels that are not among the classes {self.classes_}: {unknown}")
+            factors = np.array(
+                [self.class_weight.get(label, 1.0) for label in self.classes_.tolist()], dtype=np.float64
+            )
+            if not (np.isfinite(factors) & (factors > 0.0)).all():
+                raise ValueError(f"class_weight must hold finite numbers above 0, got {self.class_weight}")
+        else:
+            raise ValueError(
+                f"class_weight must be None, 'balanced' or a dict of weights by label, got {self.class_weight!r}"
+            )
+        return np.asarray(factors[y])
+
     def check_given(self, X: Any, y: Any) -> tuple[Floats, NDArray[Any]]:
         x, y = self._check_data(X, y, is_first=False)
         return x, self._encode(y, self.classes_, is_first=False)
@@ -146,7 +207,6 @@ class MPClassifier(ClassifierMixin, SavedEstimator):
         return -nll, error
 
     def predict_outputs(self, X: Any) -> ClassPrediction:
-        """What all networks say of these rows together: probabilities, and what is not known of the outputs."""
         found: ClassPrediction = self.predict_scaled(self.scaled_inputs(X))
         return found
 

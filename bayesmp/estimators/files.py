@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from bayesmp.basics import persistence, typed
-from bayesmp.basics.typed import Count, Measured, Positive
+from bayesmp.basics.typed import Count, Measured, Positive, PositiveFloat
 from bayesmp.belief.files import TINY
 from bayesmp.data import Scaling
 from bayesmp.estimators.base import AUTO, MPEstimator
@@ -31,7 +31,7 @@ NUMBERS = ("n_features_in_", "n_iter_", "loo_score_", "loo_error_", "_seeds", "t
 LARGEST_ARRAY = 2**26  # bytes of labels or names of columns
 CENTRES, WIDTHS = ("mean", "centre"), ("low_width", "high_width")  # of a scaling: any number; may be infinite
 SCALINGS = ("x_scaling_", "y_scaling_")
-ROWS = ("seen_x_", "seen_y_")
+ROWS = ("seen_x_", "seen_y_", "seen_weight_")
 FURTHER = "further_networks"  # entry of the header: those behind the first, whose tensors have a prefix
 
 
@@ -52,14 +52,14 @@ class SavedEstimator(MPEstimator):
         learned = vars(self)
         described = {
             "type": type(self).__name__,
-            "params": _plain_params(self.get_params()),
+            "params": _plain_params(self.get_params(), learned.get("classes_")),
             "numbers": {name: learned.get(name) for name in NUMBERS},
             "arrays": {name: _describe(learned[name], name) for name in ARRAYS if name in learned},
             "encoder": None if self.encoder_ is None else self.encoder_.to_json(),
             "history": self.history_.to_json(),
             "stopped": self.history_.stopped,
         }
-        arrays = {f"rows.{name}": learned[name] for name in ROWS if data and learned[name] is not None}
+        arrays = {f"rows.{name}": learned[name] for name in ROWS if data and learned.get(name) is not None}
         for name in SCALINGS:
             if (scaling := learned[name]) is not None:
                 arrays |= {f"scaling.{name}.{part}": values for part, values in vars(scaling).items()}
@@ -147,6 +147,9 @@ class SavedEstimator(MPEstimator):
             setattr(model, name, _read_array(name, *array))
         model.encoder_ = encoder
         cls._check_arrays(model)
+        if isinstance(params.get("class_weight"), list):
+            weights = typed.read(list[PositiveFloat], params["class_weight"], "estimator.params.class_weight")
+            model.set_params(class_weight=dict(zip(model.classes_.tolist(), weights, strict=True)))
         model.x_scaling_ = _read_scaling(file, "x_scaling_", TableScaling, (d,))
         is_regressor = numbers.target_shape_ is not None
         if is_regressor and math.prod(numbers.target_shape_ or ()) != n_outputs:
@@ -157,6 +160,8 @@ class SavedEstimator(MPEstimator):
             n = file.shape("rows.seen_x_")[0]
             model.seen_x_ = file.tensor("rows.seen_x_", (n, d)).numpy()
             model.seen_y_ = _read_targets(file, n, n_outputs, numbers.target_shape_)
+            if "rows.seen_weight_" in file.names():
+                model.seen_weight_ = file.tensor("rows.seen_weight_", (n,), torch.float64, low=TINY).numpy()
         return model
 
     def _check_arrays(self) -> None:
@@ -204,7 +209,7 @@ class EstimatorHeader:
     """What a file says of an estimator beside its first network."""
 
     type: str
-    params: dict[str, str | int | float | bool | list[int] | None]
+    params: dict[str, str | int | float | bool | list[int] | list[float] | None]
     numbers: Numbers
     arrays: dict[Literal["classes_", "feature_names_in_"], tuple[list[str | bool | int | float], str]]
     encoder: EncoderHeader | None
@@ -245,8 +250,12 @@ def _prefix(k: int) -> str:
     return f"further.{k}."
 
 
-def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as JSON holds them; None for layers, which are the network's own, and for generators."""
+def _plain_params(params: dict[str, Any], classes: NDArray[Any] | None) -> dict[str, Any]:
+    """Parameters as JSON holds them; None for layers, which are the network's own, and for generators. Weights of the
+    classes in their order.
+    """
+    if classes is not None and isinstance(params["class_weight"], Mapping):
+        params["class_weight"] = [float(params["class_weight"].get(label, 1.0)) for label in classes.tolist()]
     hidden = params["hidden"]
     if isinstance(hidden, (int, np.integer)):
         hidden = [hidden]

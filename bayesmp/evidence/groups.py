@@ -70,6 +70,33 @@ def check_groups(groups: Any, n_rows: int) -> NDArray[np.int64] | None:
     return numbers.astype(np.int64)
 
 
+def check_sample_weight(weights: Any, n_rows: int) -> NDArray[np.float64] | None:
+    """How often each row counts, (n,) numbers from 0 on, not all of them 0; None for None; or an error.
+
+    Args:
+        weights: (n,) numbers: a list, an array, a tensor, or a column of a data frame.
+        n_rows: n.
+    """
+    if weights is None:
+        return None
+    hint = "; sample_weight says how often each row counts: one number per row, 2 for a row that counts as two"
+    try:
+        values = np.array(_as_array(weights), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sample_weight must hold numbers: {error}{hint}") from error
+    if values.shape != (n_rows,):
+        raise ValueError(f"sample_weight must have shape ({n_rows},), got {values.shape}{hint}")
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0.0)))
+    if len(wrong) > 0:
+        raise ValueError(
+            f"sample_weight must hold finite numbers from 0 on, got {values[wrong[0]]} in row {wrong[0]} "
+            f"({len(wrong):,} such rows in all); 0 leaves a row out"
+        )
+    if not values.any():
+        raise ValueError("sample_weight is zero in all rows, which leaves nothing to learn from")
+    return values
+
+
 def _as_array(values: Any) -> NDArray[Any]:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
@@ -179,6 +206,16 @@ def first_of_copies(x: Any, y: Any) -> Tensor:
     """The first of the rows that are equal in inputs and targets, of all rows, in rising order."""
     pairs = np.stack([_numbered(_flat_rows(x)), _numbered(_flat_rows(y))], 1)
     return torch.from_numpy(np.sort(np.unique(_numbered(pairs), return_index=True)[1]))
+
+
+def in_one_order(x: Any, y: Any) -> Tensor | None:
+    """An order of rows that depends on which rows there are, and not on how they are arranged; None where no two are
+    equal in inputs and targets, so that it does not matter that they are the same rows.
+    """
+    numbers = _numbered(np.concatenate([_flat_rows(x), _flat_rows(y)], 1))
+    if len(np.unique(numbers)) == len(numbers):
+        return None
+    return torch.from_numpy(np.argsort(numbers, kind="stable"))
 
 
 def _has_many_values(rows: NDArray[Any], numbers: NDArray[np.int64]) -> bool:

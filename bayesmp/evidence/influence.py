@@ -94,7 +94,14 @@ class Batch:
 
 @torch.no_grad()
 def influence_of(
-    network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor, *, settings: Settings = SETTINGS
+    network: Network,
+    belief: Belief,
+    x: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    *,
+    weight: Tensor | None = None,
+    settings: Settings = SETTINGS,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(distance, loo_nll, leverage) of some of the training examples, (b,) each on the CPU.
 
@@ -102,6 +109,7 @@ def influence_of(
         network, belief: as trained on x and y.
         x, y: all training data.
         rows: which of them.
+        weight: how often each of all counts, (n,), where training had an objective; None: copies count once.
 
     Note:
         Labels are judged as at the end of a run (refresh.py, each_left_out.py), with examples beside those asked for.
@@ -109,7 +117,7 @@ def influence_of(
         without an example stay as those of predictions are (refresh.py, which does the same).
     """
     nlls, rest = [], []
-    for left in _left_out(network, belief, x, y, rows, settings):
+    for left in _left_out(network, belief, x, y, rows, weight, settings):
         nlls.append(_surprise(network, left.x, left.outputs, left.y, left.covariance).cpu())
         rest.append(torch.stack([left.distance, left.leverage]).cpu())
     if not rest:
@@ -120,13 +128,22 @@ def influence_of(
 
 
 @torch.no_grad()
-def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *, settings: Settings = SETTINGS) -> P:
+def predict_left_out(
+    network: Network[P],
+    x: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    *,
+    weight: Tensor | None = None,
+    settings: Settings = SETTINGS,
+) -> P:
     """What is predicted for some of the training examples, each of them left out; their surprise is `loo_nll`.
 
     Args:
         network: as trained on x and y, with its joint belief.
         x, y: all training data.
         rows: which of them, at least one.
+        weight: as for `influence_of`.
     """
     belief, known = network.belief, y if network.past is None else None
     assert belief is not None
@@ -135,7 +152,7 @@ def predict_left_out(network: Network[P], x: Tensor, y: Tensor, rows: Tensor, *,
     with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
         parts: list[Any] = [
             network.prediction_of(left.x, left.outputs, left.covariance)
-            for left in _left_out(network, belief, x, y, rows, settings)
+            for left in _left_out(network, belief, x, y, rows, weight, settings)
         ]
     found: P = type(parts[0]).concatenate(parts)
     return found
@@ -154,20 +171,26 @@ class _LeftOut:
 
 
 def _left_out(
-    network: Network, belief: Belief, x: Tensor, y: Tensor, rows: Tensor, settings: Settings
+    network: Network,
+    belief: Belief,
+    x: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    weight: Tensor | None,
+    settings: Settings,
 ) -> Iterator[_LeftOut]:
     """All at once or in slices, in the order of the rows."""
     head, log_weights = network.head, network.head_log_weights
     if len(rows) == 0:
         return
     if network.fitted is not None:
-        yield from _left_out_of_objective(network, belief, network.fitted, x, y, rows)
+        yield from _left_out_of_objective(network, belief, network.fitted, x, y, rows, weight)
         return
     seen, at, n_judged = _seen(len(x), rows, settings)
-    weight, inputs, targets = len(x) / len(seen), x[seen.to(x.device)], y[seen.to(y.device)]
-    if can_leave_each_out(network, inputs, weight=weight, may_take_long=True, settings=settings):
+    stand_for, inputs, targets = len(x) / len(seen), x[seen.to(x.device)], y[seen.to(y.device)]
+    if can_leave_each_out(network, inputs, weight=stand_for, may_take_long=True, settings=settings):
         each = leave_each_out(
-            network, belief, inputs, targets, log_weights, weight=weight, n_judged=n_judged, settings=settings
+            network, belief, inputs, targets, log_weights, weight=stand_for, n_judged=n_judged, settings=settings
         )
         at = at.to(y.device)
         outputs = Moments(each.outputs.mean[at], each.outputs.var[at])
@@ -185,7 +208,7 @@ def _left_out(
 
 
 def _left_out_of_objective(
-    network: Network, belief: Belief, fitted: Fitted, x: Tensor, y: Tensor, rows: Tensor
+    network: Network, belief: Belief, fitted: Fitted, x: Tensor, y: Tensor, rows: Tensor, weight: Tensor | None
 ) -> Iterator[_LeftOut]:
     """The same where training had an objective: its means are the best ones, pulls are those of its loss, and each
     example goes with those that have equal inputs.
@@ -193,7 +216,7 @@ def _left_out_of_objective(
     head, k = network.head, network.n_outputs
     mix = head.latent_mix(k)
     assert mix is not None
-    groups, weight = groups_of(x), copies_count_once(x, y)
+    groups, weight = groups_of(x), copies_count_once(x, y) if weight is None else weight.cpu()
     order, sizes = torch.argsort(groups, stable=True), torch.bincount(groups)
     starts = sizes.cumsum(0) - sizes
     done = 0
@@ -240,11 +263,12 @@ def _seen(n: int, rows: Tensor, settings: Settings) -> tuple[Tensor, Tensor, int
     return torch.cat([asked, others])[:n_seen], at, max(len(asked), settings.judged_examples)
 
 
-def surprise_of(network: Network, x: Tensor, outputs: Moments, y: Tensor) -> float:
+def surprise_of(network: Network, x: Tensor, outputs: Moments, y: Tensor, weight: Tensor | None = None) -> float:
     """Mean NLL of targets, given outputs that have not seen them, as predictions for new rows are scored."""
     like = network.prior.rho
     outputs = Moments(outputs.mean.to(like), outputs.var.to(like))
-    return float(_surprise(network, x.to(like), outputs, y.to(like)).double().mean())
+    found = _surprise(network, x.to(like), outputs, y.to(like)).double()
+    return float(found.mean() if weight is None else (weight / weight.sum()).to(found) @ found)
 
 
 def _surprise(network: Network, x: Tensor, outputs: Moments, y: Tensor, covariance: Tensor | None = None) -> Tensor:

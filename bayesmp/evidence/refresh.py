@@ -39,6 +39,7 @@ class Refreshed:
         judged: inputs and targets of the examples that were judged, and their outputs without them.
         left_out: the same outputs where scores leave out more than the noise is told by: all examples of their groups.
         fitted: how activations are averaged over the belief, where training had an objective.
+        weight: how often each of the examples that were judged counts; None: once.
     """
 
     evidence: Evidence | None
@@ -49,6 +50,7 @@ class Refreshed:
     judged: tuple[Tensor, Tensor, Moments]
     fitted: Fitted | None = None
     left_out: Moments | None = None
+    weight: Tensor | None = None
 
     @property
     def belief(self) -> Belief:
@@ -142,9 +144,8 @@ def noise_at_inputs(network: Network, found: Refreshed, head_prior: Tensor) -> V
     hidden = torch.cat([network.linearised.last_inputs(part.to(network.device)) for part in parts])
     past = None if network.yesterday is None else network.yesterday.learned.varying_noise
     with few_threads(torch.device("cpu"), n_products=0):
-        return learn_varying_noise(network.head, hidden, found.outputs, left_out, y, head_prior, past=past).to(
-            network.device
-        )
+        told = network.head, hidden, found.outputs, left_out, y, head_prior
+        return learn_varying_noise(*told, past=past, weight=found.weight).to(network.device)
 
 
 class _NoiseThatFits:
@@ -274,7 +275,13 @@ def _whole_message(head: Head, found: _Judged) -> Tensor:
     return torch.stack([head.to_constant(Moments(mean, var), y).double() for mean, var, y in parts]).sum(0)
 
 
-def scores_of(head: Head, left_out: Moments, y: Tensor, log_weights: Tensor) -> dict[str, float]:
+def scores_of(
+    head: Head, left_out: Moments, y: Tensor, log_weights: Tensor, weight: Tensor | None = None
+) -> dict[str, float]:
+    if weight is not None:  # of noisy targets
+        share = (weight / weight.sum()).to(left_out.mean)
+        error = float(share @ (y - left_out.mean).square().mean(1))
+        return {"nll": float(share @ head.nll(left_out, y, log_weights)), "rmse": math.sqrt(error)}
     sums = head.train_metrics(left_out, y, log_weights)
     means = {name: float(value) / len(y) for name, value in sums.items()}
     if "mse" in means:

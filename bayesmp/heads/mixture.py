@@ -108,6 +108,10 @@ class RegressionMixture(RegressionPrediction):
             draws = torch.where(which == k, member.sample(n, seed=seeds[k]), draws)
         return draws
 
+    def gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
+        means, variances, shares = zip(*(member.gaussians() for member in self.members), strict=True)
+        return torch.cat(means, -1), torch.cat(variances, -1), torch.cat(shares) / len(self.members)
+
     def undo(self, scaling: Scaling) -> RegressionMixture:
         return RegressionMixture.of([member.undo(scaling) for member in self.members])
 

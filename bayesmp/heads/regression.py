@@ -167,20 +167,26 @@ class Regression(Head[RegressionPrediction]):
         """Log of prod N(y; mean, var + noise_var)."""
         return self._per_variance(m_out, y).sum((0, 1))
 
-    def to_constant(self, m_out: Moments, y: Tensor) -> Tensor:
+    def to_constant(self, m_out: Moments, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Log of prod N(y; mean, var + noise_var), and of mixtures of such densities.
+
+        Args:
+            weight: how often each example counts, (b,); once if not given.
 
         Note:
             Parts of the noise lie on the grid of variances, too, so mixtures are sums of densities that are known
             already. Those far below the largest of an example underflow, where no noise is likely.
         """
         each = self._per_variance(m_out, y)
+        often = None if weight is None else weight.to(each)[:, None].expand(each.shape[:2])
         if not self.has_tails:
-            return each.sum((0, 1))
+            return each.sum((0, 1)) if often is None else torch.einsum("bo,bok->k", often, each)
         each = each.flatten(0, 1)
         top = each.amax(1, keepdim=True)
         mixed = (each - top).exp_() @ _mixing(self._row, each.dtype, each.device)
         mixed = mixed.clamp_min_(torch.finfo(mixed.dtype).tiny).log_()
+        if often is not None:
+            each, mixed, top = (part * often.reshape(-1, 1) for part in (each, mixed, top))
         total = mixed.sum(0, dtype=torch.float64) + top.double().sum()
         return torch.cat([each.sum(0, dtype=torch.float64), total])
 

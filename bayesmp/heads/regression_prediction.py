@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.basics import checks
-from bayesmp.messages.noise import draw_noise, noisy_cdf, noisy_log_density, noisy_reach
+from bayesmp.messages.noise import draw_noise, noisy_cdf, noisy_log_density, noisy_reach, part_vars
 from bayesmp.messages.normal import normal_cdf
 
 
@@ -115,6 +115,13 @@ class RegressionPrediction:
             return self.mean + self.std * draws
         ratios = draw_noise(shape, self.noise.spread, generator).to(self.mean)
         return self.mean + (self.epistemic_var + ratios * self.noise.var).sqrt() * draws
+
+    def gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The Gaussians that each distribution is a mixture of: means and variances (*mean.shape, m), shares (m,)."""
+        if self.is_gaussian:
+            return self.mean[..., None], self.var[..., None], torch.ones(1).to(self.mean)
+        variances, shares = part_vars(*self._parts())
+        return self.mean[..., None].expand_as(variances), variances, shares
 
     def undo(self, scaling: Scaling) -> RegressionPrediction:
         """The same prediction in the units that targets had before `scaling` (data.Scaling) standardised them."""

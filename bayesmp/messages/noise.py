@@ -37,7 +37,7 @@ def noise_mixture(spread: Tensor) -> tuple[Tensor, Tensor]:
     return ratios / (ratios * shares).sum(-1, keepdim=True), shares
 
 
-def _part_vars(var: Tensor, noise_var: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+def part_vars(var: Tensor, noise_var: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
     """Variances of the parts of the predictive, (..., 9), and their shares (9,)."""
     ratios, shares = noise_mixture(spread)
     return var[..., None] + noise_var[..., None] * ratios, shares
@@ -51,7 +51,7 @@ def noisy_log_density(gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tenso
         var: variance of the output, of the same shape.
         noise_var, spread: of the noise, broadcastable to it.
     """
-    parts, shares = _part_vars(var, noise_var, spread)
+    parts, shares = part_vars(var, noise_var, spread)
     each = torch.log(shares) - 0.5 * (gap.square()[..., None] / parts + torch.log(2.0 * math.pi * parts))
     return torch.logsumexp(each, -1)
 
@@ -79,7 +79,7 @@ def noisy_slopes(gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tensor) ->
 
 def noisy_cdf(gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tensor) -> Tensor:
     """Probability that a target lies no further above the mean of its output than gap; arguments as above."""
-    parts, shares = _part_vars(var, noise_var, spread)
+    parts, shares = part_vars(var, noise_var, spread)
     return (shares * normal_cdf(gap[..., None] * torch.rsqrt(parts))).sum(-1)
 
 
@@ -90,7 +90,7 @@ def noisy_reach(tail: float, var: Tensor, noise_var: Tensor, spread: Tensor) -> 
         It lies between the reaches of the narrowest and the widest part, and halving the logarithm of that bracket
         cannot fail. In double precision, by the probability of the tail itself, which does not cancel.
     """
-    parts, shares = (part.double() for part in _part_vars(var, noise_var, spread))
+    parts, shares = (part.double() for part in part_vars(var, noise_var, spread))
     score = -float(torch.special.ndtri(torch.tensor(tail, dtype=torch.float64)))
     if score <= 0.0:
         return torch.zeros_like(var)

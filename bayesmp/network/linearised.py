@@ -135,6 +135,18 @@ class Linearised:
             covariance = self.scale * belief.covariance(gradients).to(self.sum_share.dtype)
             yield Moments(m_out.mean, covariance.diagonal(dim1=1, dim2=2)), covariance
 
+    def covariance_between(self, x: Tensor, belief: Belief) -> Tensor:
+        """Covariances of each output at all inputs with itself, (n_outputs, n, n)."""
+        gradients = [self.gradients(rows.to(self.sum_share))[1] for rows in x.split(self.rows_at_once(self.n_outputs))]
+        found = torch.zeros(self.n_outputs, len(x), len(x), dtype=self.sum_share.dtype, device=self.sum_share.device)
+        for output in range(self.n_outputs):
+            each = [[Gradient(g.inputs, g.slopes[output, None]) for g in part] for part in gradients]
+            solved = [belief.solve_each(part) for part in each]
+            for layer in range(len(gradients[0])):
+                rows = torch.cat([part[layer].flat()[0] for part in each])
+                found[output] += rows @ torch.cat([part[layer].flatten(1) for part in solved]).T
+        return 0.5 * self.scale * (found + found.mT)
+
     def draws(self, x: Tensor, belief: Belief, n: int, generator: torch.Generator) -> Tensor:
         """Draws (n, len(x), n_outputs) of the whole function."""
         drawn = [

@@ -551,6 +551,22 @@ class Network(Generic[P]):
         with few_threads(self.device, n_products=self.n_weights * len(x)):
             return self.linearised.draws(x, self.belief, n, torch.Generator().manual_seed(seed))
 
+    @torch.no_grad()
+    @undisturbed()
+    def covariance(self, x: Any) -> Tensor:
+        """Covariances (n_outputs, n, n) of the network's function between the rows of x: for each output, how what is
+        not known about it at one row belongs to what is not known at another. Their diagonals are `.epistemic_var` of
+        `predict`.
+
+        Args:
+            x: (n, *input_shape), tensor or array; memory grows with n^2, and with n times the number of weights.
+        """
+        if self.belief is None:
+            raise ValueError("there is no joint belief to take covariances from yet; train the network first")
+        x = checks.check_inputs(x, self.input_shape, self.dtype)
+        with few_threads(self.device, n_products=self.n_weights * len(x)):
+            return self.linearised.covariance_between(x, self.belief)
+
     # --- looking at it -----------------------------------------------------------------------------------------------
 
     def diagnose(self, x: Any, y: Any = None) -> Diagnosis:

@@ -102,6 +102,7 @@ def learn_varying_noise(
     head_prior: Tensor,
     *,
     past: VaryingNoise | None = None,
+    weight: Tensor | None = None,
     settings: Settings = SETTINGS,
 ) -> VaryingNoise:
     """What targets tell about the noise at every x; on the CPU.
@@ -114,7 +115,9 @@ def learn_varying_noise(
         y: targets, (n, o).
         head_prior: log-prior over the head's grid; where there is a past, that knows better.
         past: what was known before these data.
+        weight: how often each example counts, (n,); once if not given.
     """
+    weight = torch.ones(len(y), dtype=torch.float64) if weight is None else weight.cpu().double()
     hidden, mean, y, head_prior = (part.cpu().double() for part in (hidden, mean, y, head_prior))
     left_out = left_out.map(lambda part: part.cpu().double())
     found = _knowing_nothing(hidden, mean, left_out.mean, head_prior, settings) if past is None else past.to(y.device)
@@ -126,13 +129,14 @@ def learn_varying_noise(
         priors = [[_Prior.of_past(*known)] for known in zip(found.weights, found.covariance, strict=True)]
         head_prior = found.log_weights
     for _ in range(settings.varying_rounds):
-        log_weights = _judge(head, left_out, y, _log_ratio(design, found.weights), head_prior)
+        log_weights = _judge(head, left_out, y, _log_ratio(design, found.weights), head_prior, weight)
         noise = head.noise(log_weights)
         fits = [
             _average(
                 [
                     _climb(
-                        design[:, o], y[:, o] - left_out.mean[:, o], left_out.var[:, o], *noise, prior, found.weights[o]
+                        *(design[:, o], y[:, o] - left_out.mean[:, o], left_out.var[:, o], *noise),
+                        *(prior, found.weights[o], weight),
                     )
                     for prior in own
                 ]
@@ -141,9 +145,9 @@ def learn_varying_noise(
         ]
         weights = torch.stack([mean for mean, _ in fits])
         if past is None:
-            weights[:, 0] -= _log_ratio(design, weights).exp().mean().log()
+            weights[:, 0] -= (weight / weight.sum() @ _log_ratio(design, weights).exp()).mean().log()
         found = replace(found, weights=weights, covariance=torch.stack([covariance for _, covariance in fits]))
-    log_weights = _judge(head, left_out, y, _log_ratio(design, found.weights), head_prior)
+    log_weights = _judge(head, left_out, y, _log_ratio(design, found.weights), head_prior, weight)
     return replace(found, log_weights=log_weights, noise=torch.stack(head.noise(log_weights)))
 
 
@@ -197,15 +201,17 @@ def _log_ratio(design: Tensor, weights: Tensor) -> Tensor:
     return torch.einsum("bok,ok->bo", design, weights)
 
 
-def _judge(head: Regression, left_out: Moments, y: Tensor, log_ratio: Tensor, head_prior: Tensor) -> Tensor:
+def _judge(
+    head: Regression, left_out: Moments, y: Tensor, log_ratio: Tensor, head_prior: Tensor, weight: Tensor
+) -> Tensor:
     """What is believed over the head's grid, from targets and outputs in units in which all noise is the same."""
     unit = torch.exp(0.5 * log_ratio)
     parts = zip(
-        *(part.split(1024) for part in (left_out.mean / unit, left_out.var / unit.square(), y / unit)), strict=True
+        *(part.split(1024) for part in (left_out.mean / unit, left_out.var / unit.square(), y / unit, weight)),
+        strict=True,
     )
-    total = head_prior + torch.stack([head.to_constant(Moments(mean, var), target) for mean, var, target in parts]).sum(
-        0
-    )
+    told = [head.to_constant(Moments(mean, var), target, often) for mean, var, target, often in parts]
+    total = head_prior + torch.stack(told).sum(0)
     return total - total.max()
 
 
@@ -231,7 +237,14 @@ class _Prior:
 
 
 def _climb(
-    design: Tensor, gap: Tensor, var: Tensor, noise_var: Tensor, spread: Tensor, prior: _Prior, start: Tensor
+    design: Tensor,
+    gap: Tensor,
+    var: Tensor,
+    noise_var: Tensor,
+    spread: Tensor,
+    prior: _Prior,
+    start: Tensor,
+    weight: Tensor | float = 1.0,
 ) -> tuple[Tensor, Tensor, float]:
     """The most likely a and w by Newton's method, their precision there, and the evidence for this prior.
 
@@ -240,7 +253,8 @@ def _climb(
     """
 
     def look(weights: Tensor) -> tuple[float, Tensor, Tensor]:
-        log_density, slope, bend = noisy_slopes(gap, var, noise_var * torch.exp(design @ weights), spread)
+        told = noisy_slopes(gap, var, noise_var * torch.exp(design @ weights), spread)
+        log_density, slope, bend = (weight * part for part in told)
         pull = prior.precision @ (weights - prior.mean)
         height = float(log_density.sum() - 0.5 * (weights - prior.mean) @ pull)
         precision = design.T @ ((-bend).clamp_min(0.0)[:, None] * design) + prior.precision

@@ -55,7 +55,7 @@ class BeliefMaker:
                 network.varying_noise = noise_at_inputs(network, refreshed, schedule.head_prior)
         if refreshed.left_out is not None:
             x, y, _ = refreshed.judged
-            refreshed.scores["nll"] = surprise_of(network, x, refreshed.left_out, y)
+            refreshed.scores["nll"] = surprise_of(network, x, refreshed.left_out, y, refreshed.weight)
         return refreshed
 
     def refresh(self, data: RunData, size: Size, *, seed: int, keeps_belief: bool = False) -> Refreshed:
@@ -63,7 +63,9 @@ class BeliefMaker:
         network, heard = self.network, data.heard
         if isinstance(self.schedule, ObjectiveSchedule):
             groupings = heard.groups, heard.measurements
-            refreshed = look_at_end(self.schedule, heard.x, heard.y, *groupings, with_belief=keeps_belief)
+            refreshed = look_at_end(
+                self.schedule, heard.x, heard.y, *groupings, data.heard_rows, with_belief=keeps_belief
+            )
             if keeps_belief:
                 network.belief, network.fitted = refreshed.belief, refreshed.fitted
                 network.belief_scale = self.schedule.belief_scale
@@ -118,7 +120,8 @@ class BeliefMaker:
         network, x, y = self.network, data.x, data.y
         n_products = network.n_outputs * belief.rank**2
         with exact_products(network.device), few_threads(network.device, n_products=n_products, small=SMALL_PASS):
-            distance, loo_nll, leverage = influence_of(network, belief, x, y, rows)
+            weight = data.sample_weight
+            distance, loo_nll, leverage = influence_of(network, belief, x, y, rows, weight=weight)
         is_unheard = data.is_unheard[rows]
         if bool(is_unheard.any()):  # they have no hold on anything yet, and are as new as those of a test set
             new = is_unheard.nonzero()[:, 0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bayesmp.basics import checks, examples, persistence
 from bayesmp.network.files import check_same_network
 from bayesmp.network.network import Network, check_is_network
@@ -40,8 +42,8 @@ def fit(
         max_epochs: bound for "auto".
         progress: show a progress bar; None shows it in a terminal only.
         checkpoint, every, keep: a folder for checkpoints, epochs between two, how many stay (Trainer).
-        options: groups (Trainer), and fields of TrainConfig: batch_size, schedule, seed, joint, learn_prior,
-            site_store, site_dtype, data_store, debug.
+        options: groups and sample_weight (Trainer), and fields of TrainConfig: batch_size, schedule, seed, joint,
+            learn_prior, site_store, site_dtype, data_store, debug.
     """
     check_is_network(network)
     epochs = checks.check_epochs(epochs, least=1)
@@ -66,7 +68,10 @@ def _go_on(
             remedy = "; choose another folder for a new run"
             check_same_network(network, file, remedy)
             run_files.check_same_config(trainer.config, file, remedy)
+            given = trainer.counted()
             trainer.take(file)
+            if not torch.equal(given, trainer.counted()):
+                raise ValueError(f"{file.path!r} holds a run with another sample_weight{remedy}")
             if not isinstance(epochs, str) and trainer.n_epochs > epochs:
                 raise ValueError(
                     f"{file.path!r} holds a run of {trainer.n_epochs} epochs, more than the {epochs} asked for{remedy}"

@@ -48,7 +48,12 @@ def merge(trainers: Sequence[Trainer], *, shared: bool = False) -> Trainer:
     with_objective = all(run.has_objective for run in runs)
     starts = torch.tensor([0, *(len(run.y) for run in runs)]).cumsum(0).tolist()
     members = [rows + start for run, start in zip(runs, starts, strict=False) for rows in run.members]
-    merged = Trainer.on_known_data(network, x, y, first.config, with_objective=with_objective, members=members)
+    weight: Tensor | None = None
+    if any(run.data.sample_weight is not None for run in runs):
+        weight = torch.cat([run.counted() for run in runs])
+    merged = Trainer.on_known_data(
+        network, x, y, first.config, with_objective=with_objective, members=members, sample_weight=weight
+    )
     network.flat_targets = first.network.flat_targets
     network.widen_prior(*_widths_of(runs))
     if len({run.has_objective for run in runs}) == 1:  # else they know different things, and visits tell them anew

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesmp.basics import checks, examples, persistence
-from bayesmp.evidence.groups import check_groups, groups_of, measured_together
+from bayesmp.evidence.groups import check_groups, check_sample_weight, groups_of, measured_together
 from bayesmp.network.network import Network
 from bayesmp.training.schedules import Kept
 from bayesmp.training.train_config import TrainConfig
@@ -27,6 +27,8 @@ class RunData:
         x, y: the examples; tensors on the device or, for x, the host.
         ids: which examples these are, row by row, (n,) int64 on the CPU: at first 0 .. n - 1. No id is used twice.
         labels: which examples belong together, (n,), as the user said; None if nothing was said.
+        sample_weight: how often each example counts, (n,) float64 on the CPU, as the user said; None if nothing was
+            said.
         members: the rows of x and y that make up each batch.
         batch_ids: which batches these are; no id of a batch is used twice, either.
         next_id, next_batch_id: the first ones that were never used.
@@ -44,6 +46,7 @@ class RunData:
     next_batch_id: int
     unheard_batches: frozenset[int] = frozenset()
     unheard_ids: frozenset[int] = frozenset()
+    sample_weight: Tensor | None = None
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, labels: Tensor | None, members: list[Tensor]) -> RunData:
@@ -112,13 +115,21 @@ class RunData:
     @cached_property
     def heard(self) -> RunData:
         """The examples of all batches that have said something."""
-        if not self.unheard_batches:
+        rows = self.heard_rows
+        if rows is None:
             return self
-        kept = [k for k, batch in enumerate(self.batch_ids) if batch not in self.unheard_batches]
         is_heard = torch.zeros(len(self), dtype=torch.bool, device=self.y.device)
-        for k in kept:
-            is_heard[self.members[k]] = True
-        return self._only(is_heard, kept)[0]
+        is_heard[rows] = True
+        return self._only(is_heard, range(len(self.members)))[0]
+
+    @property
+    def heard_rows(self) -> Tensor | None:
+        """Which these are; None if they are all."""
+        if not self.unheard_batches:
+            return None
+        parts = zip(self.batch_ids, self.members, strict=True)
+        heard = [rows for batch, rows in parts if batch not in self.unheard_batches]
+        return torch.cat([self.members[0][:0], *heard]).sort().values
 
     @property
     def is_unheard(self) -> Tensor:
@@ -137,9 +148,19 @@ class RunData:
     # --- other data --------------------------------------------------------------------------------------------------
 
     def with_new(
-        self, x: Tensor, y: Tensor, *, batch_size: int, generator: torch.Generator
+        self,
+        x: Tensor,
+        y: Tensor,
+        sample_weight: Tensor | None = None,
+        *,
+        batch_size: int,
+        generator: torch.Generator,
     ) -> tuple[RunData, list[Kept]]:
-        """These and more examples, which make up batches of their own; and all batches that go on."""
+        """These and more examples, which make up batches of their own; and all batches that go on.
+
+        Args:
+            sample_weight: of all of them.
+        """
         n, n_new = len(self), math.ceil(len(y) / batch_size)
         order = torch.randperm(len(y), generator=generator) + n
         new_batches = range(self.next_batch_id, self.next_batch_id + n_new)
@@ -157,6 +178,7 @@ class RunData:
             next_batch_id=self.next_batch_id + n_new,
             unheard_batches=self.unheard_batches.union(new_batches),
             unheard_ids=self.unheard_ids,
+            sample_weight=sample_weight,
         )
         return data, [Kept(row, _places(rows)) for row, rows in enumerate(self.members)]
 
@@ -181,6 +203,7 @@ class RunData:
             y=self.y[stays],
             ids=self.ids[stays.cpu()],
             labels=None if self.labels is None else self.labels[stays.cpu()],
+            sample_weight=None if self.sample_weight is None else self.sample_weight[stays.cpu()],
             members=members,
             batch_ids=[self.batch_ids[batch.row] for batch in kept],
         )
@@ -210,13 +233,14 @@ def accept(
     config: TrainConfig,
     *,
     groups: Any = None,
+    sample_weight: Any = None,
     members: list[Tensor] | None = None,
     is_new: bool = True,
 ) -> tuple[RunData, bool]:
     """The data that a user has handed in, checked and where they belong, and whether targets came as (n,), not (n, 1).
 
     Args:
-        groups: as for Trainer.
+        groups, sample_weight: as for Trainer.
         members: rows of each batch; drawn if not given.
         is_new: False if these data were accepted before; few that are left of them may look unscaled.
     """
@@ -228,14 +252,39 @@ def accept(
     y = check(y, network.n_outputs)
     is_flat &= y.ndim == 2
     checks.check_examples(x, y, network.dtype)
+    n_given, labels, weight = len(x), check_groups(groups, len(x)), check_sample_weight(sample_weight, len(x))
+    counted = slice(None) if weight is None or weight.all() else torch.from_numpy(weight.nonzero()[0])
+    x, y = x[counted], y[counted]
     if is_new:
         checks.warn_of_scale(x, y)
     x = examples.place_inputs(x, network.device, network.dtype, config.data_store)
     y = y.to(device=network.device, dtype=network.dtype if y.is_floating_point() else None)
-    labels = check_groups(groups, len(x))
     if members is None:
         members = _draw_batches(len(x), config, network.device)
-    return RunData.of(x, y, None if labels is None else torch.from_numpy(labels), members), is_flat
+    data = replace(
+        RunData.of(x, y, None if labels is None else torch.from_numpy(labels)[counted], members),
+        ids=torch.arange(n_given)[counted],
+        next_id=n_given,
+        sample_weight=None if weight is None else torch.from_numpy(weight)[counted],
+    )
+    return data, is_flat
+
+
+def joined_weights(sample_weight: Any, counted: Tensor, data: RunData, n_new: int) -> Tensor | None:
+    """Weights of the examples of a run and of new ones behind them; None if nobody has said any.
+
+    Args:
+        counted: how often the examples of the run count.
+    """
+    new = check_sample_weight(sample_weight, n_new)
+    if new is None and data.sample_weight is None:
+        return None
+    if new is not None and not new.all():
+        raise ValueError(
+            "sample_weight of examples that are added must be above 0; leave out those that shall not count"
+        )
+    added = torch.ones(n_new, dtype=torch.float64) if new is None else torch.from_numpy(new)
+    return torch.cat([counted, added])
 
 
 def accept_more(network: Network, data: RunData, x: Any, y: Any) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from bayesmp.basics import persistence, typed
 from bayesmp.basics.typed import Count, Measured, Positive
+from bayesmp.belief.files import TINY
 from bayesmp.network.network import Network
 from bayesmp.training import best_state
 from bayesmp.training.checkpoints import Checkpoints
@@ -80,10 +82,14 @@ def batches_of(file: persistence.SavedFile, header: RunHeader, data: RunData) ->
     ids = file.tensor("ids", (len(rows),), torch.int64, low=0, high=header.next_id - 1)
     if not bool((ids.diff() > 0).all()):
         raise ValueError("ids of examples must rise")
+    weight: Tensor | None = None
+    if "sample_weight" in file.names():
+        weight = file.tensor("sample_weight", (len(rows),), torch.float64, low=TINY)
     return replace(
         data,
         ids=ids,
         labels=file.tensor("labels", (len(rows),), torch.int64) if "labels" in file.names() else None,
+        sample_weight=weight,
         members=list(rows.to(data.y.device).split(header.batch_sizes)),
         batch_ids=header.batch_ids,
         next_id=header.next_id,

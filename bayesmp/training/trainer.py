@@ -19,6 +19,7 @@ from bayesmp.basics import checks, examples, persistence
 from bayesmp.basics.arithmetic import fast_arithmetic, few_threads, undisturbed
 from bayesmp.basics.telling import warn_user
 from bayesmp.diagnosis import Diagnosis, RunSummary
+from bayesmp.evidence.groups import copies_count_once
 from bayesmp.evidence.influence import Batch as BatchInfluence
 from bayesmp.evidence.influence import Influence
 from bayesmp.evidence.refresh import Refreshed, memory_plan
@@ -30,8 +31,8 @@ from bayesmp.training.all_or_nothing import all_or_nothing
 from bayesmp.training.belief_maker import BeliefMaker
 from bayesmp.training.checkpoints import EVERY, KEEP, Checkpoints
 from bayesmp.training.history import Change, EpochTally, History
-from bayesmp.training.run_data import RunData, accept, accept_more
-from bayesmp.training.schedules import Batch, Kept, ObjectiveSchedule, Schedule, make_schedule
+from bayesmp.training.run_data import RunData, accept, accept_more, joined_weights
+from bayesmp.training.schedules import Batch, Kept, ObjectiveSchedule, Schedule, can_have_objective, make_schedule
 from bayesmp.training.stopping import at_rest, refresh_due, refreshes, tell_unrest
 from bayesmp.training.train_config import TrainConfig
 
@@ -70,6 +71,12 @@ class Trainer:
         keep: how many checkpoints stay.
         groups: labels (n,) that say which examples belong together, e.g. measurements of one patient: leave-one-out
             scores leave them out together. Examples with equal inputs belong together anyhow.
+        sample_weight: how often each example counts, (n,) numbers: its likelihood is raised to this power, so 2 counts
+            as two independent examples of the same content. Examples of weight 0 are left out of the run; `ids` are
+            the places of the others among those given. With weights nothing is taken for a copy: they are all there is
+            to say how much a row counts. Training must have an objective, and always has one where it can, which may
+            take long in large networks. Leave-one-out scores are weighted means; which examples are left out to judge
+            the width of the belief depends on no weight.
     """
 
     def __init__(
@@ -83,12 +90,14 @@ class Trainer:
         every: int = EVERY,
         keep: int = KEEP,
         groups: Any = None,
+        sample_weight: Any = None,
         **options: Any,
     ) -> None:
         check_is_network(network)
         if config is not None and options:
             raise ValueError(f"give either config or options by name, not both; got config and {sorted(options)}")
-        available = [entry.name for entry in fields(TrainConfig)] + ["checkpoint", "every", "keep", "groups"]
+        available = [entry.name for entry in fields(TrainConfig)]
+        available += ["checkpoint", "every", "keep", "groups", "sample_weight"]
         if unknown := sorted(set(options) - set(available)):
             hint = "; there is no learning rate to choose" if "lr" in unknown or "learning_rate" in unknown else ""
             if any("epoch" in name for name in unknown):
@@ -97,7 +106,8 @@ class Trainer:
         config = TrainConfig(**options) if config is None else config
         self.checkpoints = None if checkpoint is None else run_files.new_checkpoints(network, checkpoint, every, keep)
         with undisturbed():
-            self._set_up(network, config, *accept(network, x, y, config, groups=groups))
+            data, is_flat = accept(network, x, y, config, groups=groups, sample_weight=sample_weight)
+            self._set_up(network, config, data, is_flat)
 
     @classmethod
     def on_known_data(
@@ -110,6 +120,7 @@ class Trainer:
         with_objective: bool,
         members: list[Tensor] | None = None,
         width: float = 1.0,
+        sample_weight: Tensor | None = None,
     ) -> Trainer:
         """A run on data that were accepted before, to be filled by `take` or `go_on_from`; no checks of their scale.
 
@@ -117,10 +128,11 @@ class Trainer:
             with_objective: whether training had an objective.
             members: the rows of each batch; drawn if not given.
             width: factor on the variances of the prior that it starts from.
+            sample_weight: how often each example counts, (n,).
         """
         trainer = cls.__new__(cls)
         trainer.checkpoints = None
-        data, is_flat = accept(network, x, y, config, members=members, is_new=False)
+        data, is_flat = accept(network, x, y, config, sample_weight=sample_weight, members=members, is_new=False)
         trainer._set_up(network, config, data, is_flat, with_objective=with_objective, width=width)
         return trainer
 
@@ -146,6 +158,9 @@ class Trainer:
         self.config = config
         self.history = History()
         self._with_objective = with_objective
+        is_free = with_objective is None and config.schedule == "parallel" and config.joint is None
+        if is_free and data.sample_weight is not None:
+            self._with_objective = can_have_objective(network) or None
         self._arrange(data)
         self._has_gradients = self._check_gradients()
         self._refreshed_at = 0  # epoch
@@ -190,6 +205,29 @@ class Trainer:
         )
         self._with_objective = self.has_objective
         self._belief_maker = BeliefMaker(network, self.schedule)
+        self.weigh(data.sample_weight)
+
+    def counted(self) -> Tensor:
+        """How often each example counts, (n,): as the user said, else as training counts copies."""
+        if self.data.sample_weight is not None:
+            return self.data.sample_weight
+        if self.has_objective:
+            return copies_count_once(self.x, self.y)
+        return torch.ones(len(self.data), dtype=torch.float64)
+
+    def weigh(self, sample_weight: Tensor | None) -> None:
+        """Let examples count so often, (n,)."""
+        if self.data.sample_weight is not sample_weight:
+            self.data = replace(self.data, sample_weight=sample_weight)
+        if isinstance(self.schedule, ObjectiveSchedule):
+            self.schedule.sample_weight = sample_weight
+        elif sample_weight is not None:
+            raise ValueError(
+                "sample_weight needs training with an objective: a network with Softmax or Regression as its head, "
+                "dense or of few weights, not from as_prior(), and the parallel schedule without joint=. This run "
+                f"passes messages (head {self.network.head!r}, schedule {self.config.schedule!r}), and those have no "
+                "weights"
+            )
 
     def _reset(self, width: float = 1.0) -> None:
         """Let the network forget everything, under a prior of this width."""
@@ -645,7 +683,7 @@ class Trainer:
     # --- data with identity ------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def add(self, x: Any, y: Any = None) -> Tensor:
+    def add(self, x: Any, y: Any = None, *, sample_weight: Any = None) -> Tensor:
         """Put more examples into the run, as new batches of their own; returns their ids.
 
         The new batches say nothing until their first visit: the posterior stays where it is, and `run` goes on with all
@@ -654,6 +692,7 @@ class Trainer:
 
         Args:
             x, y: as for a new Trainer, on the same scale as the first data.
+            sample_weight: how often each of them counts, numbers above 0; once if not given.
 
         Returns:
             A torch tensor (n,) of int64 on the CPU, one id per row.
@@ -661,7 +700,8 @@ class Trainer:
         x, y = accept_more(self.network, self.data, x, y)
         data, config = self.data, self.config
         generator = self.schedule.generator(data.next_id)
-        longer, kept = data.with_new(x, y, batch_size=config.batch_size, generator=generator)
+        weight = joined_weights(sample_weight, self.counted(), data, len(y))
+        longer, kept = data.with_new(x, y, weight, batch_size=config.batch_size, generator=generator)
         new_ids = longer.ids[len(data) :]
         self.network.head.check_targets(longer.y, self.network.n_outputs)
         self._warn_if_far(x, y)
@@ -760,14 +800,16 @@ class Trainer:
         x = examples.rows_on(self.network.device, self.x, rows[places].to(self.x.device))
         return self.schedule.slope_of(batch.row, places, x, self.y[rows[places]])
 
-    def _probe(self) -> tuple[Tensor, Tensor]:
-        """Some of the examples that there are; where a schedule looks at all data at once, all that it has heard."""
+    def _probe(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Some of the examples that there are, and which; where a schedule looks at all data at once, all that it has
+        heard.
+        """
         if self.schedule.takes_all_data:
-            return self.data.heard.x, self.data.heard.y
+            return self.data.heard.x, self.data.heard.y, self.data.heard_rows
         n = len(self.data)
         chosen = torch.randperm(n, generator=self.schedule.generator(self.n_epochs, n))[:PROBE]
         x = examples.rows_on(self.network.device, self.x, chosen.to(self.x.device))
-        return x, self.y[chosen.to(self.y.device)]
+        return x, self.y[chosen.to(self.y.device)], chosen
 
     def _rearrange(self, data: RunData, kept: list[Kept]) -> None:
         """Take these data, whose first batches are those kept. Until training has begun, no batch has said anything of
@@ -777,6 +819,7 @@ class Trainer:
         if n_new > 0 or len(rows) < len(self.sites):
             self.sites.rearrange(rows, n_new, self._plan_sites(len(data.members)))
         self.data = data if self.has_begun else data.all_heard()
+        self.weigh(data.sample_weight)
         self.schedule.rearrange(kept, n_new, data.x, data.y, largest_batch=data.largest_batch)
         if not self.has_begun:
             self._start()
@@ -875,6 +918,8 @@ class Trainer:
         tensors = {**network.state(), **self.state(), "members": torch.cat(data.members), "ids": data.ids}
         if data.labels is not None:
             tensors["labels"] = data.labels
+        if data.sample_weight is not None:
+            tensors["sample_weight"] = data.sample_weight
         if kept is not None:
             tensors |= {f"best_state.{name}": part for name, part in kept.tensors.items()}
         described = {"network": network.description(), "run": header}
@@ -958,6 +1003,7 @@ class Trainer:
             data, sizes = run_files.batches_of(file, header, self.data), [len(rows) for rows in self.members]
             if header.batch_sizes == sizes:
                 self.data = data
+                self.weigh(data.sample_weight)
             else:  # data came or went
                 self._arrange(data)
                 self._start()

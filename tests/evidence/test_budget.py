@@ -101,7 +101,7 @@ def test_a_run_refreshes_when_it_is_paid(monkeypatch):
 
     assert epochs_refreshed(trained(8)) == [1, 2, 3, 4, 5, 6, 8], "the start pays"
     monkeypatch.setattr(
-        "bayesmp.training.trainer.is_paid", lambda *found: is_paid(*found, settings=Settings(refresh_start=0.0))
+        "bayesmp.training.belief_maker.is_paid", lambda *found: is_paid(*found, settings=Settings(refresh_start=0.0))
     )
     trainer = trained(40)
     refresh_cost = cost_of_refresh(trainer.network, len(x), trainer._belief_maker.size_in_training(trainer.data))
@@ -113,7 +113,7 @@ def test_a_run_refreshes_when_it_is_paid(monkeypatch):
 
 def test_a_resumed_run_is_refreshed_at_the_same_epochs(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "bayesmp.training.trainer.is_paid", lambda *found: is_paid(*found, settings=Settings(refresh_start=0.0))
+        "bayesmp.training.belief_maker.is_paid", lambda *found: is_paid(*found, settings=Settings(refresh_start=0.0))
     )
     x, y = blobs(200, spread=0.5)
     whole, first = (bmp.Trainer(mlp([2, 6, 3], bmp.Argmax()), x, y, batch_size=100) for _ in range(2))

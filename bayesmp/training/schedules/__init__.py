@@ -5,7 +5,7 @@ from __future__ import annotations
 from bayesmp.network.network import Network
 from bayesmp.sites.sites import Sites
 from bayesmp.training.schedules.base import Batch, Kept, Schedule, VisitInfo
-from bayesmp.training.schedules.objective import LeftOut, ObjectiveSchedule, has_objective
+from bayesmp.training.schedules.objective import LeftOut, ObjectiveSchedule, can_have_objective, has_objective
 from bayesmp.training.schedules.parallel import ParallelSchedule
 from bayesmp.training.schedules.sequential import SequentialSchedule
 
@@ -50,6 +50,7 @@ __all__ = [
     "ObjectiveSchedule",
     "Schedule",
     "VisitInfo",
+    "can_have_objective",
     "check_schedule",
     "has_objective",
     "make_schedule",

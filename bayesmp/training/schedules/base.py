@@ -115,12 +115,13 @@ class Schedule(ABC):
         """
         return None
 
-    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor, rows: Tensor | None = None) -> None:
         """Move the posterior to prior x sites, after sites were weakened or taken out.
 
         Args:
             change: what that has changed in the sum of their slopes at the origin, (w,) in double precision.
             x, y: some of the examples that stay, on which a step can be measured.
+            rows: which of all examples these are; None: all of them.
         """
         self.refresh()
 

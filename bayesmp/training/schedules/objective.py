@@ -52,6 +52,7 @@ SETTLED_AT_ONCE = 16_384  # examples whose slopes are swept at once when sites a
 FEWEST_TO_SHARE = 10  # rows, of which some can be left to judge
 MOST_JUDGING = 1000  # rows at once
 GROWTH = 16  # factor on the rows that are looked at, when more join
+MOST_WEIGHED = 4096  # weights of a network other than dense, whose curvature is a matrix
 PART_SLACK = 5  # times as much may be left to fall when more rows join as when a run ends
 
 
@@ -66,6 +67,14 @@ def has_objective(network: Network, n_examples: int) -> bool:
     goes_over_rows = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
     some_tell = network.head.has_noise and len(mix) <= MANY_LATENT
     return network.n_weights <= MAX_EXACT or (goes_over_rows and (some_tell or n_examples * len(mix) <= MAX_EXACT))
+
+
+def can_have_objective(network: Network) -> bool:
+    """Whether training could have an objective if it may take long: with fewer limits than where that is chosen."""
+    if network.head.latent_mix(network.n_outputs) is None or network.past is not None:
+        return False
+    is_dense = all_dense(network.layers) and is_even(network.flat.to_matrices(network.rule_prior.rho))
+    return network.n_weights <= MOST_WEIGHED or is_dense
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,8 @@ class ObjectiveSchedule(Schedule):
         self._state: DescentState | None = None
         self._x: Tensor | None = None
         self._y: Tensor | None = None
-        self._weight: Tensor | None = None  # of each example
+        self.sample_weight: Tensor | None = None  # how often each example counts, as the user says (run.py)
+        self._weight: Tensor | None = None  # and where nothing was said: copies once
         self.belief_scale = 1.0  # what rows that joined late have judged (evidence/unseen.py)
         self.log_miss = 0.0  # logarithm of their miss scale, times the number of rows
         self._descent: tuple[Tensor, Tensor, Descent] | None = None  # the last one of all data, and what these were
@@ -135,7 +145,7 @@ class ObjectiveSchedule(Schedule):
         self._x, self._y, self._weight = x, y, None
         with torch.inference_mode(False):
             self._weight = self._weight_of(x, y)
-            objective = self._objective_of(x[:1], y[:1])
+            objective = self._objective_of(x[:1], y[:1], torch.arange(1))
             mean = self.function.to_vector(network.start.to(objective.prior_mean))
             noise = self._first_noise(y)
             self._state = Descent.start(objective, mean, noise, self.settings)
@@ -215,7 +225,7 @@ class ObjectiveSchedule(Schedule):
             self._weight = self._weight_of(x, y)
             self._state = self._with_rows(self._state, len(y)).begun_anew()
 
-    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor, rows: Tensor | None = None) -> None:
         """A step of the means on the examples that stay and have said something, or to the prior's means if none do;
         what it leaves of the change goes into the shift.
         """
@@ -224,7 +234,7 @@ class ObjectiveSchedule(Schedule):
         if bool(change.any()):
             if self._state.n_steps > 0:  # else the first epoch has yet to find the way
                 with torch.inference_mode(False), torch.no_grad():
-                    self._step_without(x, y)
+                    self._step_without(x, y, rows)
             moved = self.function.to_flat(self._state.mean).to(sites.origin)
             left = change - network.prior_pull(moved - sites.origin).double()
             sites.shift.sub_(left / len(sites))
@@ -234,10 +244,10 @@ class ObjectiveSchedule(Schedule):
         network.marginal.tau.copy_(exact.rho * sites.origin)
         network.head_log_weights.copy_(sites.head_posterior(self.head_prior))
 
-    def _step_without(self, x: Tensor, y: Tensor) -> None:
+    def _step_without(self, x: Tensor, y: Tensor, rows: Tensor | None) -> None:
         """A step on these examples, which are left of others; noise and width wait for the next epoch."""
         assert self._state is not None and self._y is not None
-        descent, before = self.descent(x, y), self._state
+        descent, before = self.descent(x, y, rows), self._state
         if len(y) > 0:
             descent.step()
             found = replace(descent.state, noise=before.noise, width=before.width, relevance=before.relevance)
@@ -353,7 +363,7 @@ class ObjectiveSchedule(Schedule):
             late = self._once(x, y, late)
             if len(late) == 0:
                 continue
-            descent = self.descent(x[rows.to(x.device)], y[rows.to(y.device)])
+            descent = self.descent(x[rows.to(x.device)], y[rows.to(y.device)], rows)
             descent.fit()
             descent.rest(slack=PART_SLACK)
             left.append(late)
@@ -362,7 +372,9 @@ class ObjectiveSchedule(Schedule):
 
     def _once(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """These rows, each of those that are known as copies of each other once."""
-        if len(rows) == 0 or not bool((self._weight_of(x, y)[rows.to(self.network.device)] < 1.0).any()):
+        if len(rows) == 0 or self.sample_weight is not None:
+            return rows
+        if not bool((self._weight_of(x, y)[rows.to(self.network.device)] < 1.0).any()):
             return rows
         return rows[first_of_copies(x[rows.to(x.device)].cpu(), y[rows.to(y.device)].cpu())]
 
@@ -428,14 +440,19 @@ class ObjectiveSchedule(Schedule):
         is_stuck = self._state.n_refused >= MOST_REFUSED
         return is_stuck or falls_no_more(values, self._y.numel(), fewest=FEWEST_OF_RESTED)
 
-    def descent(self, x: Tensor, y: Tensor, *, state: DescentState | None = None) -> Descent:
+    def descent(
+        self, x: Tensor, y: Tensor, rows: Tensor | None = None, *, state: DescentState | None = None
+    ) -> Descent:
         """Where the descent is, or one in another state, for some data. That of all data is kept from one question to
         the next, and with it what was seen where it is.
+
+        Args:
+            rows: which of all examples these are; None: all of them.
         """
         state = self._state if state is None else state
         assert state is not None
         state = self._with_rows(state, len(y))
-        objective = self._objective_of(x, y)
+        objective = self._objective_of(x, y, rows)
         options = {"learns_noise": self.learns_noise, "learns_width": self.learns_width, "settings": self.settings}
         if self._descent is not None and self._descent[0] is x and self._descent[1] is y:
             kept = self._descent[2]
@@ -446,7 +463,7 @@ class ObjectiveSchedule(Schedule):
             self._descent = x, y, found
         return found
 
-    def _objective_of(self, x: Tensor, y: Tensor) -> Objective:
+    def _objective_of(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Objective:
         network, settings = self.network, self.settings
         prior = network.rule_prior.map(lambda part: part.to(network.device))
         x, y = x.to(network.device).double(), y.to(network.device)
@@ -458,13 +475,15 @@ class ObjectiveSchedule(Schedule):
             *known,
             x,
             loss,
-            self._weight_of(x, y),
+            self._weight_of(x, y, rows),
             width_counts=settings.width_counts,
             relevance_counts=settings.relevance_counts,
         )
 
-    def _weight_of(self, x: Tensor, y: Tensor) -> Tensor:
-        """How often each example counts: a copy of another one is no news (groups.py)."""
+    def _weight_of(self, x: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+        """How often each example counts: as the user says; else a copy of another one is no news (groups.py)."""
+        if (given := self.sample_weight) is not None:
+            return (given if rows is None else given[rows.cpu()]).to(self.network.device)
         if self._weight is None or len(self._weight) != len(y):
             return copies_count_once(x, y).to(device=self.network.device)
         return self._weight
@@ -646,12 +665,12 @@ def _several(groups: Tensor) -> list[Tensor]:
     return [part for part in order.split(counts.tolist()) if len(part) > 1]
 
 
-def _some(x: Tensor, y: Tensor, order: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The first n examples of an order; as they are if these are all."""
+def _some(x: Tensor, y: Tensor, order: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The first n examples of an order, and which these are; all as they are, and None, if these are all."""
     if n == len(order):
-        return x, y
+        return x, y, None
     rows = order[:n]
-    return x[rows.to(x.device)], y[rows.to(y.device)]
+    return x[rows.to(x.device)], y[rows.to(y.device)], rows
 
 
 def _by_row(gradient: Gradient) -> Gradient:

@@ -188,7 +188,7 @@ class ParallelSchedule(Schedule):
         fresh = self._sweep(x, y, take_out).to_weights
         return torch.addcmul(fresh.tau, fresh.rho, self.sites.origin, value=-1.0)
 
-    def absorb(self, change: Tensor, x: Tensor, y: Tensor) -> None:
+    def absorb(self, change: Tensor, x: Tensor, y: Tensor, rows: Tensor | None = None) -> None:
         """A visit of batches that have nothing to say, or less than before: the change is solved against the metric,
         and the share to take is measured on examples that stay. Dividing sites out of a posterior of independent
         weights would overshoot, as adding them up does.
