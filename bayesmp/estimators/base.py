@@ -105,7 +105,7 @@ class MPEstimator(BaseEstimator, ABC):
     _y: NDArray[Any] | None
     _weight: Floats | None = None  # how often each row seen counts; None: once
     _named: NDArray[np.int64] | None = None  # the groups that the user has named, (n,); not kept in files
-    _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
+    _groups: Tensor | None = None  # the group of each row learned (`groups_of`), (n,); not kept in files
     _x_scaling: TableScaling
     _y_scaling: Scaling | None
 
@@ -204,7 +204,7 @@ class MPEstimator(BaseEstimator, ABC):
         else:
             weight = None
         order = in_one_order(x[rows], y[rows].reshape(len(rows), -1))
-        if order is not None:
+        if order is not None and bool((copies_count_once(x, y) == 1.0).all()):
             rows, weight = rows[order.numpy()], None if weight is None else weight[order.numpy()]
         return rows, weight
 
