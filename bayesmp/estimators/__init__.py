@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayesmp.estimators.classifier import MPClassifier
     from bayesmp.estimators.columns.encoder import TableEncoder
-    from bayesmp.estimators.regressor import MPRegressor
+    from bayesmp.estimators.distribution import PredictiveDistribution
+    from bayesmp.estimators.regressor import MPRegressor, TargetWarning
     from bayesmp.estimators.scaling import TableScaling
 
-__all__ = ["MPClassifier", "MPRegressor", "TableEncoder", "TableScaling"]
+__all__ = ["MPClassifier", "MPRegressor", "PredictiveDistribution", "TableEncoder", "TableScaling", "TargetWarning"]
 
 PLACES = {
     "MPClassifier": "classifier",
     "MPRegressor": "regressor",
+    "PredictiveDistribution": "distribution",
     "TableEncoder": "columns.encoder",
     "TableScaling": "scaling",
+    "TargetWarning": "regressor",
 }
 
 

@@ -109,7 +109,7 @@ class MPEstimator(BaseEstimator, ABC):
     seen_y_: NDArray[Any] | None
     seen_weight_: Floats | None = None  # how often each row seen counts; None: once
     _named: NDArray[np.int64] | None = None  # the groups that the user has named, (n,); not kept in files
-    _groups: Tensor | None = None  # the group of each row seen (`groups_of`), (n,); not kept in files
+    _groups: Tensor | None = None  # the group of each row learned (`groups_of`), (n,); not kept in files
     x_scaling_: TableScaling
     y_scaling_: Scaling | None
 
@@ -208,7 +208,7 @@ class MPEstimator(BaseEstimator, ABC):
         else:
             weight = None
         order = in_one_order(x[rows], y[rows].reshape(len(rows), -1))
-        if order is not None:
+        if order is not None and bool((copies_count_once(x, y) == 1.0).all()):
             rows, weight = rows[order.numpy()], None if weight is None else weight[order.numpy()]
         return rows, weight
 

@@ -25,11 +25,14 @@ WHAT_TO_DO = (
 
 def constant_nll(run: Run) -> float:
     """NLL of the best constant, per example and output; -inf if targets do not vary, where it has no error."""
-    y = run.data.y
+    y, weight = run.data.y, run.data.sample_weight
+    often = torch.ones(len(y), dtype=torch.float64) if weight is None else weight
+    often = (often / often.sum()).to(y.device)
     if not y.is_floating_point():
-        shares = torch.bincount(y.flatten()).double() / y.numel()
+        shares = torch.bincount(y.flatten(), weights=often)
         return -float(torch.special.xlogy(shares, shares).sum())
-    head, var = run.network.head, y.double().var(0, correction=0)
+    head, mean = run.network.head, often @ y.double()
+    var = often @ (y.double() - mean).square()
     if not bool((var > 0.0).all()):
         return -math.inf
     noise = 0.0 if head.is_learned else float(head.expected(run.network.head_log_weights))

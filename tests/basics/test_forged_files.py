@@ -187,7 +187,7 @@ FORGED = {
         "one label too many": put("estimator", "arrays", "classes_", value=[["a", "b", "c"], "<U1"]),
         "another attribute": put("estimator", "arrays", "predict", value=[["a"], "<U1"]),
         "another number of columns": put("estimator", "numbers", "n_features_in_", value=4),
-        "a parameter that is not known": put("estimator", "params", "n_jobs", value=4),
+        "a parameter that is not known": put("estimator", "params", "n_threads", value=4),
         "a width of a million million": put("estimator", "params", "hidden", value="x" * 100),
         "a scale of 0": entry("scaling.x_scaling_.std", 0.0),
         "a scale that is not a number": entry("scaling.x_scaling_.centre", math.nan),

@@ -7,6 +7,7 @@ import torch
 import bayesmp as bmp
 from bayesmp.messages.gaussian import Moments
 from bayesmp.network.varying_noise import learn_varying_noise
+from bayesmp.training.constant_guess import constant_nll
 from tests.basics.test_persistence import assert_same_run
 from tests.helpers import blobs, is_same, linear_data, linear_posterior, mlp
 from tests.objective_cases import data_of, descent_of, network_of
@@ -322,3 +323,21 @@ def test_many_networks_take_weights():
     bmp.fit_many(networks, [x, x], [y, y + 1.0], sample_weight=weight, epochs=20, workers=1)
     assert_is_truth(networks[0], x, y, weight)
     assert_is_truth(networks[1], x, y + 1.0, weight)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_metrics_and_the_constant_that_they_are_held_against_are_weighted(labels):
+    """Weights that make one class frequent looked like a run that is worse than the shares of the classes."""
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    y = (x[:, 0] > torch.sin(9 * x[:, 0])).long() if labels else torch.exp(x)
+    again = (torch.arange(40) > 25) * 6 + 1
+    rows = torch.arange(40).repeat_interleave(again)
+    found = []
+    for chosen, weight in ((torch.arange(40), again.double()), (rows, torch.ones(len(rows), dtype=torch.float64))):
+        network = mlp([1, 2 if labels else 1], bmp.Softmax() if labels else bmp.Regression("learn"))
+        trainer = bmp.Trainer(network, x[chosen], y[chosen], sample_weight=weight)
+        record = trainer.run(6)[-1]
+        found.append([constant_nll(trainer), *record.metrics.values()])
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+    plain = bmp.Trainer(mlp([1, 2 if labels else 1], trainer.network.head), x, y)
+    assert abs(constant_nll(plain) - found[0][0]) > 0.01

@@ -516,8 +516,14 @@ class ObjectiveSchedule(Schedule):
     def _metrics(self, look: Look, loss: Loss, noise: float) -> dict[str, Tensor]:
         """Of the outputs at the end of the epoch, as if they were known."""
         mean = loss.outputs(look.latent)
-        outputs = Moments(mean, torch.zeros_like(mean))
-        return self.network.head.train_metrics(outputs, loss.y, self.certain(noise).double())
+        outputs, head, constant = Moments(mean, torch.zeros_like(mean)), self.network.head, self.certain(noise).double()
+        if self.sample_weight is None:
+            return head.train_metrics(outputs, loss.y, constant)
+        share = (self.sample_weight / self.sample_weight.mean()).to(mean)
+        nll = share @ head.nll(outputs, loss.y, constant)
+        if head.has_noise:
+            return {"mse": share @ (loss.y - mean).square().mean(1), "nll": nll}
+        return {"accuracy": share @ (mean.argmax(1) == loss.y).to(mean), "nll": nll}
 
     # --- sites -------------------------------------------------------------------------------------------------------
 
