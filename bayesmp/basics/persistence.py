@@ -305,7 +305,7 @@ class SavedFile:
 
     def __init__(self, path: str, content: BinaryIO) -> None:
         self.path = path
-        self._content, self._prefix = content, ""
+        self._content, self._prefix, self._is_compact = content, "", False
         self.header, self._checksums, self._layout, start = _open_head(path, content)
         self._starts, self._unread = {}, set(self._layout)
         for name, entry in self._layout.items():
@@ -352,6 +352,12 @@ class SavedFile:
         if found != expected:
             raise self.unfit(f"its header must hold {sorted(expected)}, got {sorted(found)}")
 
+    def compact(self, is_compact: bool) -> SavedFile:
+        """The file, whose float64 may be kept as float32."""
+        found = copy.copy(self)
+        found._is_compact = is_compact
+        return found
+
     def part(self, prefix: str, **entries: Any) -> SavedFile:
         """A part of the file as a file of its own: tensors whose names begin so, and a header with these entries."""
         found = copy.copy(self)
@@ -390,6 +396,8 @@ class SavedFile:
         """
         found_shape, whole = self.shape(name), self._prefix + name
         entry = self._layout[whole]
+        is_narrow = self._is_compact and dtype == torch.float64 and entry.dtype == torch.float32
+        dtype = torch.float32 if is_narrow else dtype
         if (shape is not None and found_shape != tuple(shape)) or dtype not in (None, entry.dtype):
             wanted = f"{dtype or entry.dtype} of shape {tuple(found_shape if shape is None else shape)}"
             raise self.unfit(f"{whole!r} must be {wanted}, got {entry.dtype} of shape {found_shape}")
@@ -408,7 +416,7 @@ class SavedFile:
             raise DamagedFileError(f"{self.path!r} is damaged: the tensor {whole!r} does not match its checksum")
         self._check_range(found, whole, low, high, is_finite=is_finite)
         self._unread.discard(whole)
-        return found
+        return found.double() if is_narrow else found
 
     def _check_range(self, found: Tensor, name: str, low: float, high: float, *, is_finite: bool) -> None:
         if found.dtype == torch.bool:

@@ -380,7 +380,8 @@ class Anchored(Belief):
         return {
             "form": "anchored",
             "n_layers": len(self.bases),
-            "is_exact": self.is_exact,
+            "is_exact": self.basis.is_exact,
+            "is_wide": self.basis.dtype == torch.float64,
             "is_formed": self.basis.is_formed,
             "n_rows": self.n_rows,
             "couples": [base.couples for base in self.bases],

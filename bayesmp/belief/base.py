@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesmp.basics.arithmetic import eigh
+from bayesmp.basics.arithmetic import eigh, packed, unpacked
 from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
@@ -161,14 +161,24 @@ def root_of(matrix: Tensor) -> Tensor:
 
 
 def thin(matrix: Tensor) -> Tensor:
-    """A matrix (r, r) as files hold it: (r,) where it is diagonal, as with equal noise in an exact basis."""
+    """A matrix (r, r) as files hold it: its diagonal (r,), where that is all, as with equal noise in an exact basis; its
+    lower triangle (r (r + 1) / 2,), if nothing is above."""
     values = matrix.diagonal()
-    return values.contiguous() if matrix.count_nonzero() == values.count_nonzero() else matrix
+    if matrix.count_nonzero() == values.count_nonzero():
+        return values.contiguous()
+    return matrix if matrix.triu(1).any() else packed(matrix)
 
 
-def whole(matrix: Tensor) -> Tensor:
-    """The matrix of which `thin` was made."""
-    return torch.diag(matrix) if matrix.ndim == 1 else matrix
+def thin_shapes(r: int) -> tuple[tuple[int, ...], ...]:
+    """Those that `thin` may give."""
+    return (r,), (r * (r + 1) // 2,), (r, r)
+
+
+def whole(matrix: Tensor, r: int) -> Tensor:
+    """The matrix (r, r) of which `thin` was made."""
+    if matrix.ndim == 2:
+        return matrix
+    return torch.diag(matrix) if len(matrix) == r else unpacked(matrix, r)
 
 
 def chunks(gradients: Gradients, n_numbers: int, least: int = 1) -> Iterator[Gradients]:

@@ -244,7 +244,9 @@ def _read_fitted(network: Network, file: persistence.SavedFile, found: FittedHea
         raise ValueError(f"what was fitted must be about {len(shapes)} layers with weights")
     like = network.dtype
     tensors = {
-        f"spread.{k}": file.tensor(f"spread.{k}", (shapes[k][0], shapes[k][1], shapes[k][1]), like) for k in found.known
+        f"spread.{k}": file.tensor(f"spread.{k}", (o, i * (i + 1) // 2), like)
+        for k, (o, i) in enumerate(shapes)
+        if k in found.known
     }
     return Fitted.from_state(asdict(found), tensors).to(network.device, network.dtype)
 
