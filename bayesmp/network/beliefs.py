@@ -379,6 +379,11 @@ class NetworkBeliefs(Structure[P]):
         """The network's function around the current means."""
         return self._linearised(self)
 
+    @property
+    def linearised_without_belief(self) -> Linearised:
+        """The same with activations that do not ask the joint belief how wide their inputs are."""
+        return self._linearised(replace(self.learned(), belief=None))
+
     def _linearised(self, learned: Learned | NetworkBeliefs[P]) -> Linearised:
         weights, fitted = self.flat.moments(learned.marginal, learned.sum_share), learned.fitted
         belief = None if fitted is None else learned.belief

@@ -16,6 +16,7 @@ from bayesmp.heads.base import P
 from bayesmp.layers.base import Gradient
 from bayesmp.messages.gaussian import Moments
 from bayesmp.network.beliefs import NetworkBeliefs
+from bayesmp.network.compact import compacted
 from bayesmp.network.learned import Learned
 from bayesmp.network.old_data import Yesterday
 
@@ -40,13 +41,20 @@ class Network(NetworkBeliefs[P]):
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
-    def save(self, path: persistence.PathLike) -> None:
+    def save(self, path: persistence.PathLike, *, compact: bool = False) -> None:
         """Write layers, head, prior and beliefs to a safetensors file; `bayesmp.load` reads it.
 
         The joint belief is about the slopes at up to 2,048 rows of the training data, so their inputs are in the file,
-        without their targets; so they are in all files that hold a trained network.
+        without their targets; so they are in all files that hold a trained network. It takes most of the room.
+
+        Args:
+            path: the file.
+            compact: leave out what can be computed again, and round where that changes no standard deviation at these
+                rows by more than a thousandth: a fifth of the size or less. Loading computes it again, which takes
+                about as long as the end of training.
         """
-        persistence.write(path, kind="model", header={"network": self.description()}, tensors=self.state())
+        described, state = compacted(self) if compact else (self.description(), self.state())
+        persistence.write(path, kind="model", header={"network": described}, tensors=state)
 
     def description(self) -> dict[str, Any]:
         """What makes the network again but for its beliefs, as JSON holds it."""
@@ -56,6 +64,7 @@ class Network(NetworkBeliefs[P]):
             "prior": self.prior_rule,
             "has_given_prior": self.has_given_prior,
             "dtype": str(self.dtype).removeprefix("torch."),
+            "is_compact": False,
             **self._own().description(),
             "past": None if self.yesterday is None else self._describe_past(self.yesterday),
         }
