@@ -369,6 +369,10 @@ class SavedFile:
         """Names of all tensors in the file."""
         return [name.removeprefix(self._prefix) for name in self._layout if name.startswith(self._prefix)]
 
+    def n_bytes(self, part: str) -> int:
+        """What the tensors take whose names hold this."""
+        return sum(entry.n_bytes for name, entry in self._layout.items() if part in name)
+
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor that is in the file."""
         name = self._prefix + name

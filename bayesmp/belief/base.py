@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -64,7 +64,14 @@ def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK, room: int = M
     return Plan("anchored", rank, is_exact, n_bytes)
 
 
-class Belief(ABC):
+class Kept:
+    """What copies and pickles hold of a dataclass: its fields, without what was computed from them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+
+
+class Belief(Kept, ABC):
     """A Gaussian over all weights around their trained means."""
 
     basis: Any  # coordinates, with the points from which the past can be seen again
@@ -161,8 +168,9 @@ def root_of(matrix: Tensor) -> Tensor:
 
 
 def thin(matrix: Tensor) -> Tensor:
-    """A matrix (r, r) as files hold it: its diagonal (r,), where that is all, as with equal noise in an exact basis; its
-    lower triangle (r (r + 1) / 2,), if nothing is above."""
+    """A matrix (r, r) as files hold it: its diagonal (r,), where that is all, as with equal noise in an exact basis; or
+    its lower triangle (r (r + 1) / 2,), if nothing is above.
+    """
     values = matrix.diagonal()
     if matrix.count_nonzero() == values.count_nonzero():
         return values.contiguous()
@@ -174,7 +182,7 @@ def thin_shapes(r: int) -> tuple[tuple[int, ...], ...]:
     return (r,), (r * (r + 1) // 2,), (r, r)
 
 
-def whole(matrix: Tensor, r: int) -> Tensor:
+def from_thin(matrix: Tensor, r: int) -> Tensor:
     """The matrix (r, r) of which `thin` was made."""
     if matrix.ndim == 2:
         return matrix

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesmp.basics.persistence import SavedFile
 from bayesmp.basics.typed import Count, Positive
-from bayesmp.belief.base import thin_shapes
+from bayesmp.belief.base import from_thin, thin, thin_shapes
 
 TINY = 5e-324  # the smallest variance: none is 0
 
@@ -75,6 +75,8 @@ def read_tensors(
 def _read_full(file: SavedFile, shapes: Shapes) -> dict[str, Tensor]:
     n = sum(n_out * n_in for n_out, n_in in shapes)
     found = {"whitener": _read_thin(file, "whitener", n)}
+    if not bool((from_thin(found["whitener"], n).diagonal() > 0.0).all()):
+        raise ValueError("'whitener' must have a diagonal above 0")
     return found | {
         f"std.{k}": file.tensor(f"std.{k}", shape, torch.float64, low=TINY) for k, shape in enumerate(shapes)
     }
@@ -83,7 +85,10 @@ def _read_full(file: SavedFile, shapes: Shapes) -> dict[str, Tensor]:
 def _read_thin(file: SavedFile, name: str, r: int) -> Tensor:
     """What `thin` made of a matrix (r, r)."""
     shapes, shape = thin_shapes(r), file.shape(name)
-    return file.tensor(name, shape if shape in shapes else (r, r), torch.float64)
+    found = file.tensor(name, shape if shape in shapes else (r, r), torch.float64)
+    if thin(from_thin(found, r)).shape != found.shape:
+        raise ValueError(f"{name!r} must be kept as its diagonal or its triangle if nothing is outside")
+    return found
 
 
 def _read_anchored(described: AnchoredHeader, file: SavedFile, shapes: Shapes, dtype: torch.dtype) -> dict[str, Tensor]:

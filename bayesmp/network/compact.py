@@ -1,8 +1,8 @@
 """Networks in small files: what can be computed again is left out, the rest is in float32 where that says the same.
 
 Most of a file is the joint belief. Where training had an objective, it is about some rows of the data's slopes, and
-their inputs are in the file anyway: `formed` makes it again from these when the file is read. Other beliefs are rounded.
-Each is tried before it is written: one that would predict otherwise at its own rows is kept as it is.
+their inputs are in the file anyway: `formed` makes it again from these when the file is read. Others are rounded. Each
+is tried before it is written: one that would predict otherwise at its own rows is kept as it is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ MOST_POINTS = 2 * MAX_RANK  # more are not formed again: products of all with al
 MOST_SLOPES = 20_000_000  # numbers on all edges and weights, for all points
 SAME_STD = 1e-3  # relative difference of standard deviations that is none
 SAME_PRECISION = 1e-6
+DERIVED = "head.grid"  # of the head alone
+ROUNDED = ("varying_noise.directions", "varying_noise.log_weights")  # by 1e-7 of themselves
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def compacted(network: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
         described["belief"] = small[0]
         state = {name: part for name, part in state.items() if not name.startswith("belief.")}
         state |= {f"belief.{name}": part for name, part in small[1].items()}
-    return described, {name: _narrow(part) for name, part in state.items()}
+    del state[DERIVED]
+    return described, {name: part.float() if name in ROUNDED else _narrow(part) for name, part in state.items()}
 
 
 def is_formable(network: Network, points: Points) -> bool:

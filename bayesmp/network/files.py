@@ -133,7 +133,7 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
 def _fill(network: Network, file: persistence.SavedFile, described: NetworkHeader) -> None:
     """Take what the file says of a new network of the same layers and head."""
     expected = network.head.grid
-    grid = file.like(expected, "head.grid", low=TINY)
+    grid = expected if described.is_compact else file.like(expected, "head.grid", low=TINY)
     if not torch.allclose(grid, expected, rtol=SAME_GRID, atol=0.0):  # but for how another machine rounds
         raise ValueError(f"'head.grid' must hold the values that {network.head!r} has")
     network.head.grid = grid
