@@ -200,8 +200,6 @@ FORGED = {
         "more points than rows may be": both(
             tensor("belief.points.x", torch.zeros(3_000, 3)), tensor("belief.points.mixes", torch.ones(3_000, 1))
         ),
-        "points that say nothing": lambda header, tensors: tensors["belief.points.mixes"].zero_(),
-        "points without end": lambda header, tensors: tensors["belief.points.mixes"].fill_(3e38),
         "a belief of more layers": put("network", "belief", "n_layers", value=9),
         "a belief in another form": put("network", "belief", "form", value="full"),
         "nothing left out": put("network", "is_compact", value=False),
