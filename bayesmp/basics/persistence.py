@@ -482,8 +482,9 @@ def rebuild(described: Described, builtin: Mapping[str, type], classes: Iterable
     if known is builtin:  # whose annotations say which arguments there may be
         args = typed.arguments(cls.__init__, args, name)  # type: ignore[misc]
     part = cls(**args)
-    if as_saved(part.config()) != described.args:
-        raise ValueError(f"{name} must be described as {as_saved(part.config())}, got {described.args}")
+    expected = as_saved(part.config())
+    if json.dumps(expected, sort_keys=True) != json.dumps(described.args, sort_keys=True):  # 1 is not 1.0 there
+        raise ValueError(f"{name} must be described as {expected}, got {described.args}")
     return part
 
 

@@ -209,6 +209,7 @@ FORGED = {
         ),
     },
     "table": {
+        "a slope that is a whole number": put("network", "layers", 1, "args", "leak", value=1),
         "a column of another kind": put("table", "encoder", "columns", 0, "kind", value="code"),
         "a date without a calendar": put("table", "encoder", "columns", 0, "kind", value="date"),
         "a column too many": lambda header, tensors: header["table"]["encoder"]["columns"].append(
