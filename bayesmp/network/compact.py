@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +20,7 @@ from bayesmp.basics.typed import Count, Positive
 from bayesmp.belief import MAX_RANK, Anchored, AnchoredBasis, Belief, Points, from_state
 from bayesmp.belief.base import root_of
 from bayesmp.layers.base import Gradient
-
-if TYPE_CHECKING:
-    from bayesmp.network.network import Network
+from bayesmp.network.beliefs import NetworkBeliefs
 
 MOST_POINTS = 2 * MAX_RANK  # more are not formed again: products of all with all must fit into memory
 MOST_SLOPES = 20_000_000  # numbers on all edges and weights, for all points
@@ -44,7 +42,7 @@ class PointsHeader:
 
 @torch.no_grad()
 @undisturbed()
-def compacted(network: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def compacted(network: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """`description` and `state` of a network for a small file."""
     described, state = {**network.description(), "is_compact": True}, network.state()
     if described["belief"] is not None and (small := _smaller(network)) is not None:
@@ -55,13 +53,13 @@ def compacted(network: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return described, {name: part.float() if name in ROUNDED else _narrow(part) for name, part in state.items()}
 
 
-def is_formable(network: Network, points: Points) -> bool:
+def is_formable(network: NetworkBeliefs[Any], points: Points) -> bool:
     """Whether a belief may be formed again from so many points: it takes memory that no file shows."""
     n_numbers = len(points.x) * (sum(map(math.prod, network.shapes)) + network.n_weights)
     return len(points.x) <= MOST_POINTS and n_numbers <= MOST_SLOPES
 
 
-def formed(network: Network, points: Points, described: PointsHeader) -> Belief:
+def formed(network: NetworkBeliefs[Any], points: Points, described: PointsHeader) -> Belief:
     """The belief about the slopes at these points, each a row of precision 1."""
     _, gradients = network.linearised_without_belief.mixed_gradients(points)
     variances = [var.to(points.x.device) for var in network.flat.to_matrices(network.exact_prior.var)]
@@ -71,7 +69,7 @@ def formed(network: Network, points: Points, described: PointsHeader) -> Belief:
     return replace(found, n_rows=described.n_rows)
 
 
-def _smaller(network: Network) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+def _smaller(network: NetworkBeliefs[Any]) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """Description and state of the joint belief in fewer bytes, if there are such that say the same."""
     belief, described = network.belief, {}
     assert belief is not None

@@ -29,7 +29,7 @@ LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weight
 BESIDE_LAYERS = (*LEARNED, "has_given_prior")  # in descriptions; the prior itself is compared
 FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
 SAME_GRID = 1e-5  # relative difference that rounding on another machine may make
-LARGEST_LOG = 1e30  # of a log weight
+LARGEST_LOG = 1e30  # of a log weight; and of a variance of noise, on the scale of the network
 LARGEST_LOOK = 10_000_000  # numbers on the edges of a network that is asked for a prediction before it is handed out
 INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
 
@@ -247,7 +247,7 @@ def _read_varying_noise(network: Network, file: persistence.SavedFile) -> Varyin
         "gain": {"low": 0.0},
         "own_gain": {"low": 0.0},
         "trust": {"low": 0.0, "high": 1.0},
-        "noise": {"low": 0.0},
+        "noise": {"low": 0.0, "high": LARGEST_LOG},
     }
     parts = {name: file.tensor(name, shape, torch.float64, **ranges.get(name, {})) for name, shape in shapes.items()}
     like = torch.empty(g, dtype=torch.float64, device="cpu")
@@ -275,7 +275,8 @@ def _check_predicts(network: Network) -> None:
     """Raise unless it can predict, with finite outputs: what its parts were not asked, they are asked together."""
     if sum(map(math.prod, network.shapes)) > LARGEST_LOOK:
         return
-    x = torch.zeros(1, *network.input_shape, dtype=network.dtype, device=network.device)
+    x = torch.eye(2, dtype=network.dtype, device=network.device)[:, 0]  # all 1, and all 0
+    x = x.view(-1, *[1] * len(network.input_shape)).expand(-1, *network.input_shape)
     for m_out, covariance in network.linearised.output_beliefs(x, network.belief):
         if not all(bool(part.isfinite().all()) for part in (m_out.mean, m_out.var)):
             raise ValueError("its outputs are no finite numbers")
