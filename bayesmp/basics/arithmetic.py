@@ -136,3 +136,18 @@ def exact_products(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """The lower triangles of matrices (..., n, n), diagonals included: (..., n (n + 1) / 2)."""
+    n = matrix.shape[-1]
+    rows, columns = torch.tril_indices(n, n, device=matrix.device)
+    return matrix[..., rows, columns]
+
+
+def unpacked(values: Tensor, n: int) -> Tensor:
+    """The lower triangular matrices (..., n, n) of which `packed` was made."""
+    rows, columns = torch.tril_indices(n, n, device=values.device)
+    found = values.new_zeros(*values.shape[:-1], n, n)
+    found[..., rows, columns] = values
+    return found

@@ -35,6 +35,7 @@ def writing(path: PathLike) -> Iterator[BinaryIO]:
         OSError: with the path; because there is no room, no folder or no permission, or `path` is no regular file.
     """
     target = target_of(path)
+    kept = "; the earlier file is as it was" if target.exists() else ""
     draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(draft, "xb") as file:
@@ -47,7 +48,7 @@ def writing(path: PathLike) -> Iterator[BinaryIO]:
         _sync_folder(target.parent)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OSError(error.errno, f"{reason}; the file was not written", str(target)) from error
+        raise OSError(error.errno, f"{reason}; the file was not written{kept}", str(target)) from error
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)

@@ -305,7 +305,7 @@ class SavedFile:
 
     def __init__(self, path: str, content: BinaryIO) -> None:
         self.path = path
-        self._content, self._prefix = content, ""
+        self._content, self._prefix, self._is_compact = content, "", False
         self.header, self._checksums, self._layout, start = _open_head(path, content)
         self._starts, self._unread = {}, set(self._layout)
         for name, entry in self._layout.items():
@@ -352,6 +352,12 @@ class SavedFile:
         if found != expected:
             raise self.unfit(f"its header must hold {sorted(expected)}, got {sorted(found)}")
 
+    def compact(self, is_compact: bool) -> SavedFile:
+        """The file, whose float64 may be kept as float32."""
+        found = copy.copy(self)
+        found._is_compact = is_compact
+        return found
+
     def part(self, prefix: str, **entries: Any) -> SavedFile:
         """A part of the file as a file of its own: tensors whose names begin so, and a header with these entries."""
         found = copy.copy(self)
@@ -362,6 +368,10 @@ class SavedFile:
     def names(self) -> list[str]:
         """Names of all tensors in the file."""
         return [name.removeprefix(self._prefix) for name in self._layout if name.startswith(self._prefix)]
+
+    def n_bytes(self, part: str) -> int:
+        """What the tensors take whose names hold this."""
+        return sum(entry.n_bytes for name, entry in self._layout.items() if part in name)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor that is in the file."""
@@ -390,6 +400,8 @@ class SavedFile:
         """
         found_shape, whole = self.shape(name), self._prefix + name
         entry = self._layout[whole]
+        is_narrow = self._is_compact and dtype == torch.float64 and entry.dtype == torch.float32
+        dtype = torch.float32 if is_narrow else dtype
         if (shape is not None and found_shape != tuple(shape)) or dtype not in (None, entry.dtype):
             wanted = f"{dtype or entry.dtype} of shape {tuple(found_shape if shape is None else shape)}"
             raise self.unfit(f"{whole!r} must be {wanted}, got {entry.dtype} of shape {found_shape}")
@@ -408,7 +420,7 @@ class SavedFile:
             raise DamagedFileError(f"{self.path!r} is damaged: the tensor {whole!r} does not match its checksum")
         self._check_range(found, whole, low, high, is_finite=is_finite)
         self._unread.discard(whole)
-        return found
+        return found.double() if is_narrow else found
 
     def _check_range(self, found: Tensor, name: str, low: float, high: float, *, is_finite: bool) -> None:
         if found.dtype == torch.bool:
@@ -470,8 +482,9 @@ def rebuild(described: Described, builtin: Mapping[str, type], classes: Iterable
     if known is builtin:  # whose annotations say which arguments there may be
         args = typed.arguments(cls.__init__, args, name)  # type: ignore[misc]
     part = cls(**args)
-    if as_saved(part.config()) != described.args:
-        raise ValueError(f"{name} must be described as {as_saved(part.config())}, got {described.args}")
+    expected = as_saved(part.config())
+    if json.dumps(expected, sort_keys=True) != json.dumps(described.args, sort_keys=True):  # 1 is not 1.0 there
+        raise ValueError(f"{name} must be described as {expected}, got {described.args}")
     return part
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bayesmp.belief.anchored import Anchored, AnchoredBasis
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, plan, weighted_gram, whole
+from bayesmp.belief.base import MAX_RANK, Belief, Layout, Plan, from_thin, plan, weighted_gram
 from bayesmp.belief.full import Full, FullBasis
 from bayesmp.belief.past import Past
 from bayesmp.belief.spread import Spread
@@ -59,11 +59,13 @@ def from_state(description: dict[str, Any], tensors: dict[str, Tensor]) -> Belie
     n_rows = description["n_rows"]
     points = Points(tensors["points.x"], tensors["points.mixes"]) if "points.x" in tensors else None
     if description["form"] == "full":
-        return Full(FullBasis([tensors[f"std.{k}"] for k in layers], points), tensors["whitener"], n_rows)
+        stds = [tensors[f"std.{k}"] for k in layers]
+        return Full(FullBasis(stds, points), from_thin(tensors["whitener"], sum(std.numel() for std in stds)), n_rows)
     anchors = [LayerAnchors(*(tensors.get(f"{name}.{k}") for name in ("inputs", "slopes", "rows"))) for k in layers]
     variances = [tensors[f"prior_var.{k}"] for k in layers]
     is_formed = description.get("is_formed", False) and tensors["turn"].device.type == "cpu"
     basis = AnchoredBasis(anchors, variances, tensors["turn"], description["is_exact"], points, is_formed)
     couples = description["couples"]
     bases = [Spread(tensors[f"base.{k}"], couples[k]) for k in layers]
-    return Anchored(basis, bases, whole(tensors["half"]), whole(tensors["reduction"]), n_rows)
+    half, reduction = (from_thin(tensors[name], tensors["turn"].shape[1]) for name in ("half", "reduction"))
+    return Anchored(basis, bases, half, reduction, n_rows)

@@ -17,7 +17,9 @@ from bayesmp.belief.base import (
     MOST_COUPLED,
     Belief,
     Gradients,
+    Kept,
     chunks,
+    from_thin,
     in_dtype,
     lifted,
     root_of,
@@ -33,7 +35,7 @@ from bayesmp.layers.base import Gradient
 
 
 @dataclass(frozen=True)
-class AnchoredBasis:
+class AnchoredBasis(Kept):
     """Coordinates: an orthonormal basis, under the prior, of the span of the anchors' gradients.
 
     Where all layers are dense an exact one is kept in float64, and slopes are taken to it: with little noise data
@@ -366,6 +368,13 @@ class Anchored(Belief):
             slopes.append(base.draw_slopes(own) + anchor.mix(weights, var.shape))
         return self.solve(slopes)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "half": thin(self.half), "reduction": thin(self.reduction), "gram": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        r = state["basis"].turn.shape[1]
+        self.__dict__.update({**state, **{name: from_thin(state[name], r) for name in ("half", "reduction")}})
+
     def state(self) -> dict[str, Tensor]:
         found = {"turn": self.basis.turn, "half": thin(self.half), "reduction": thin(self.reduction)}
         for k, anchor in enumerate(self.basis.anchors):
@@ -380,7 +389,8 @@ class Anchored(Belief):
         return {
             "form": "anchored",
             "n_layers": len(self.bases),
-            "is_exact": self.is_exact,
+            "is_exact": self.basis.is_exact,
+            "is_wide": self.basis.dtype == torch.float64,
             "is_formed": self.basis.is_formed,
             "n_rows": self.n_rows,
             "couples": [base.couples for base in self.bases],

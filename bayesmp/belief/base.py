@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesmp.basics.arithmetic import eigh
+from bayesmp.basics.arithmetic import eigh, packed, unpacked
 from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
@@ -64,7 +64,14 @@ def plan(layout: Layout, n_rows: int, *, max_rank: int = MAX_RANK, room: int = M
     return Plan("anchored", rank, is_exact, n_bytes)
 
 
-class Belief(ABC):
+class Kept:
+    """What copies and pickles hold of a dataclass: its fields, without what was computed from them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+
+
+class Belief(Kept, ABC):
     """A Gaussian over all weights around their trained means."""
 
     basis: Any  # coordinates, with the points from which the past can be seen again
@@ -161,14 +168,25 @@ def root_of(matrix: Tensor) -> Tensor:
 
 
 def thin(matrix: Tensor) -> Tensor:
-    """A matrix (r, r) as files hold it: (r,) where it is diagonal, as with equal noise in an exact basis."""
+    """A matrix (r, r) as files hold it: its diagonal (r,), where that is all, as with equal noise in an exact basis; or
+    its lower triangle (r (r + 1) / 2,), if nothing is above.
+    """
     values = matrix.diagonal()
-    return values.contiguous() if matrix.count_nonzero() == values.count_nonzero() else matrix
+    if matrix.count_nonzero() == values.count_nonzero():
+        return values.contiguous()
+    return matrix if matrix.triu(1).any() else packed(matrix)
 
 
-def whole(matrix: Tensor) -> Tensor:
-    """The matrix of which `thin` was made."""
-    return torch.diag(matrix) if matrix.ndim == 1 else matrix
+def thin_shapes(r: int) -> tuple[tuple[int, ...], ...]:
+    """Those that `thin` may give."""
+    return (r,), (r * (r + 1) // 2,), (r, r)
+
+
+def from_thin(matrix: Tensor, r: int) -> Tensor:
+    """The matrix (r, r) of which `thin` was made."""
+    if matrix.ndim == 2:
+        return matrix
+    return torch.diag(matrix) if len(matrix) == r else unpacked(matrix, r)
 
 
 def chunks(gradients: Gradients, n_numbers: int, least: int = 1) -> Iterator[Gradients]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesmp.basics.persistence import SavedFile
 from bayesmp.basics.typed import Count, Positive
+from bayesmp.belief.base import from_thin, thin, thin_shapes
 
 TINY = 5e-324  # the smallest variance: none is 0
 
@@ -31,6 +32,7 @@ class AnchoredHeader:
     form: Literal["anchored"]
     n_layers: Positive
     is_exact: bool
+    is_wide: bool
     is_formed: bool
     n_rows: Count
     couples: list[bool]
@@ -72,10 +74,21 @@ def read_tensors(
 
 def _read_full(file: SavedFile, shapes: Shapes) -> dict[str, Tensor]:
     n = sum(n_out * n_in for n_out, n_in in shapes)
-    found = {"whitener": file.tensor("whitener", (n, n), torch.float64)}
+    found = {"whitener": _read_thin(file, "whitener", n)}
+    if not bool((from_thin(found["whitener"], n).diagonal() > 0.0).all()):
+        raise ValueError("'whitener' must have a diagonal above 0")
     return found | {
         f"std.{k}": file.tensor(f"std.{k}", shape, torch.float64, low=TINY) for k, shape in enumerate(shapes)
     }
+
+
+def _read_thin(file: SavedFile, name: str, r: int) -> Tensor:
+    """What `thin` made of a matrix (r, r)."""
+    shapes, shape = thin_shapes(r), file.shape(name)
+    found = file.tensor(name, shape if shape in shapes else (r, r), torch.float64)
+    if thin(from_thin(found, r)).shape != found.shape:
+        raise ValueError(f"{name!r} must be kept as its diagonal or its triangle if nothing is outside")
+    return found
 
 
 def _read_anchored(described: AnchoredHeader, file: SavedFile, shapes: Shapes, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -85,11 +98,8 @@ def _read_anchored(described: AnchoredHeader, file: SavedFile, shapes: Shapes, d
     if turn.ndim != 2 or len(turn) < turn.shape[1]:
         raise ValueError(f"'turn' must have the shape (anchors, fewer or as many), got {tuple(turn.shape)}")
     m, r = turn.shape
-    found = {"turn": turn}
-    for name in ("half", "reduction"):  # a diagonal, or all of it
-        found[name] = file.tensor(name, (r,) * (1 if len(file.shape(name)) == 1 else 2), torch.float64)
-    if described.is_exact and file.tensor("prior_var.0").dtype == torch.float64:  # as AnchoredBasis keeps it
-        dtype = torch.float64
+    found = {"turn": turn, **{name: _read_thin(file, name, r) for name in ("half", "reduction")}}
+    dtype = torch.float64 if described.is_wide else dtype
     for k, shape in enumerate(shapes):
         found |= _read_layer(file, k, shape, dtype, m, couples=described.couples[k])
     if described.is_formed and any(f"rows.{k}" in found for k in range(len(shapes))):

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesmp.basics.arithmetic import eigh
 from bayesmp.belief import directions
 from bayesmp.belief.anchors import LayerAnchors, Points
-from bayesmp.belief.base import Belief, Gradients, chunks
+from bayesmp.belief.base import Belief, Gradients, chunks, thin
 from bayesmp.belief.past import Past
 from bayesmp.layers.base import Gradient
 
@@ -128,7 +128,7 @@ class Full(Belief):
         return [(part.view(std.shape) * std).to(dtype) for part, std in zip(parts, stds, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
-        found = {"whitener": self.whitener} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
+        found = {"whitener": thin(self.whitener)} | {f"std.{k}": std for k, std in enumerate(self.basis.stds)}
         points = self.basis.points
         return found if points is None else found | {"points.x": points.x, "points.mixes": points.mixes}
 

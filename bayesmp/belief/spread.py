@@ -73,7 +73,7 @@ class Spread:
         else:
             inverse = torch.cholesky_inverse(factor)
         found = scale[:, None] * inverse * scale
-        return Spread((0.5 * (found + found.T)).to(self.values), couples=True)
+        return Spread((0.5 * (found + found.T)).to(self.values).contiguous(), couples=True)
 
     def twice_over(self, prior: Spread) -> Spread:
         """This, the inverse of a prior, and this again."""

@@ -69,6 +69,9 @@ def fit(
     threshold: float | None = parsed.THRESHOLD,
     cost: str = parsed.COST,
     header: bool | None = parsed.HEADER,
+    compact: bool = typer.Option(
+        False, "--compact", help="Write a small file, which takes longer to load and predicts the same."
+    ),
     no_progress: bool = typer.Option(False, "--no-progress", help="No progress bar."),
     debug: bool = DEBUG,
 ) -> None:
@@ -190,5 +193,5 @@ def fit(
                 f"{len(y):,} rows for {n_columns:,} columns (categories and gaps counted): leave-one-out may be far "
                 "too good; judge by other rows, or leave columns out (--drop)"
             )
-    model.save(out)
+    model.save(out, compact=compact)
     typer.echo(f"model: {out}")

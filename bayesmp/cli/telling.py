@@ -12,6 +12,7 @@ import typer
 
 import bayesmp
 from bayesmp import tables
+from bayesmp.basics import persistence
 from bayesmp.cli.errors import DEBUG, with_errors
 from bayesmp.cli.report import load_model, number
 
@@ -29,7 +30,7 @@ def info(
     debug: bool = DEBUG,
 ) -> None:
     """Show versions and the device; or what a model is and what it was trained on."""
-    rows = _about_installation() if model is None else _about_model(load_model(model))
+    rows = _about_installation() if model is None else {**_about_model(load_model(model)), **_about_file(model)}
     width = max(18, *(len(name) + 2 for name in rows))
     for name, value in rows.items():
         typer.echo(f"{name:<{width}}{value}")
@@ -52,6 +53,15 @@ def _about_column(column: Column) -> str:
     missing = ", may be missing" if column.marks_missing else ""
     unit = f" in {column.unit}" if column.unit else ""
     return f"number{unit}{missing}" if column.calendar is None else f"{column.calendar.describe()}{missing}"
+
+
+def _about_file(path: Path) -> dict[str, str]:
+    """How large it is, and what takes the room."""
+    with persistence.opened(path, kinds=("estimator",)) as file:
+        share = file.n_bytes("belief.") / path.stat().st_size
+        is_compact = file.header["network"]["is_compact"]
+    hint = "" if is_compact else "; `bayesmp fit --compact` writes a smaller one"
+    return {"file": f"{path.stat().st_size / 1e6:.2g} MB, {100.0 * share:.0f} % of it the joint belief{hint}"}
 
 
 def _about_model(model: TableModel) -> dict[str, str]:

@@ -20,6 +20,7 @@ from bayesmp.data import Scaling
 from bayesmp.estimators.base import AUTO, MPEstimator
 from bayesmp.estimators.columns.encoder import EncoderHeader, TableEncoder
 from bayesmp.estimators.scaling import TableScaling
+from bayesmp.network.compact import compacted
 from bayesmp.network.files import from_file
 from bayesmp.network.network import Network
 from bayesmp.training.history import EpochRecord, History, check_history
@@ -38,7 +39,14 @@ FURTHER = "further_networks"  # entry of the header: those behind the first, who
 class SavedEstimator(MPEstimator):
     """Adds `save` and `load`."""
 
-    def save(self, path: persistence.PathLike, *, data: bool = True, extra: dict[str, Any] | None = None) -> None:
+    def save(
+        self,
+        path: persistence.PathLike,
+        *,
+        data: bool = True,
+        compact: bool = False,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
         """Write what was learned to a safetensors file, which `load` of the same class reads; no pickle, so a file from
         others is safe to read.
 
@@ -46,6 +54,7 @@ class SavedEstimator(MPEstimator):
             path: the file.
             data: keep the rows seen, too, so that the loaded estimator can go on with `partial_fit`. Without them the
                 file still holds inputs of up to 2,048 rows, standardised and without targets, for the joint belief.
+            compact: write a smaller file, as for `Network.save`.
             extra: further entries of the file's header, for what is built around the estimator (table_model.py).
         """
         check_is_fitted(self)
@@ -64,15 +73,12 @@ class SavedEstimator(MPEstimator):
             if (scaling := learned[name]) is not None:
                 arrays |= {f"scaling.{name}.{part}": values for part, values in vars(scaling).items()}
         tensors = {name: torch.as_tensor(np.require(part, requirements=("C", "W"))) for name, part in arrays.items()}
-        header = {**(extra or {}), "network": self.network_.description(), "estimator": described}
-        tensors |= self.network_.state()
-        further = list(zip(self.networks_, self.histories_, strict=True))[1:]
-        header[FURTHER] = [
-            {"network": network.description(), "history": history.to_json(), "stopped": history.stopped}
-            for network, history in further
-        ]
-        for k, (network, _) in enumerate(further):
-            tensors |= {_prefix(k) + name: part for name, part in network.state().items()}
+        parts = [compacted(each) if compact else (each.description(), each.state()) for each in self.networks_]
+        header = {**(extra or {}), "network": parts[0][0], "estimator": described, FURTHER: []}
+        tensors |= parts[0][1]
+        for k, ((network, state), history) in enumerate(zip(parts[1:], self.histories_[1:], strict=True)):
+            header[FURTHER].append({"network": network, "history": history.to_json(), "stopped": history.stopped})
+            tensors |= {_prefix(k) + name: part for name, part in state.items()}
         persistence.write(path, kind="estimator", header=header, tensors=tensors)
 
     @classmethod

@@ -146,7 +146,9 @@ def _check_owned(path: Path, status: os.stat_result) -> None:
     if not hasattr(os, "geteuid"):
         return
     if status.st_uid not in (os.geteuid(), 0):
-        raise NotOursError(f"{str(path)!r} belongs to another user (uid {status.st_uid})")
+        raise NotOursError(
+            f"{str(path)!r} belongs to another user (uid {status.st_uid}; remove it, or set $XDG_CACHE_HOME)"
+        )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.S_IMODE(status.st_mode)
         raise NotOursError(f"others may write to {str(path)!r} (mode {mode:o}; `chmod go-w` changes that)")

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from bayesmp.basics import persistence
 from bayesmp.basics.typed import Count, Positive, PositiveFloat, Share
+from bayesmp.belief import Belief, Points
 from bayesmp.belief import from_state as belief_from_state
 from bayesmp.belief.files import TINY, BeliefHeader, read_tensors
 from bayesmp.messages.gaussian import Gaussian
 from bayesmp.messages.regime import Regime
+from bayesmp.network.compact import PointsHeader, formed, is_formable
 from bayesmp.network.fitted import Fitted
 from bayesmp.network.learned import LEARNED, Learned
 from bayesmp.network.network import Network
@@ -27,7 +29,7 @@ LEARNED_TENSORS = ("marginal.tau", "marginal.rho", "sum_share", "head.log_weight
 BESIDE_LAYERS = (*LEARNED, "has_given_prior")  # in descriptions; the prior itself is compared
 FIXED_TENSORS = ("prior.tau", "prior.rho", "start", "head.grid")
 SAME_GRID = 1e-5  # relative difference that rounding on another machine may make
-LARGEST_LOG = 1e30  # of a log weight
+LARGEST_LOG = 1e30  # of a log weight; and of a variance of noise, on the scale of the network
 LARGEST_LOOK = 10_000_000  # numbers on the edges of a network that is asked for a prediction before it is handed out
 INTERRUPTED = "interrupted"  # why a run ended that did not end; also in its file
 
@@ -79,7 +81,7 @@ class FittedHeader:
 class LearnedHeader:
     """What `Learned.description` says."""
 
-    belief: BeliefHeader | None
+    belief: BeliefHeader | PointsHeader | None
     regime: Regime
     belief_scale: PositiveFloat
     prior_width: PositiveFloat
@@ -107,12 +109,14 @@ class NetworkHeader(LearnedHeader):
     prior: str
     has_given_prior: bool
     dtype: Literal["float32", "float64"]
+    is_compact: bool
     past: PastHeader | None
 
 
 def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Network:
     """The network in an open file; whatever it says is checked before it is used."""
     described, classes = file.entry(NetworkHeader, "network"), list(classes)
+    file = file.compact(described.is_compact)
     with file.understood():
         layers = [persistence.rebuild(part, LAYERS, classes) for part in described.layers]
         head, shape = persistence.rebuild(described.head, HEADS, classes), described.input_shape
@@ -130,7 +134,7 @@ def from_file(file: persistence.SavedFile, classes: Iterable[type] = ()) -> Netw
 def _fill(network: Network, file: persistence.SavedFile, described: NetworkHeader) -> None:
     """Take what the file says of a new network of the same layers and head."""
     expected = network.head.grid
-    grid = file.like(expected, "head.grid", low=TINY)
+    grid = expected if described.is_compact else file.like(expected, "head.grid", low=TINY)
     if not torch.allclose(grid, expected, rtol=SAME_GRID, atol=0.0):  # but for how another machine rounds
         raise ValueError(f"'head.grid' must hold the values that {network.head!r} has")
     network.head.grid = grid
@@ -156,12 +160,15 @@ def _fill(network: Network, file: persistence.SavedFile, described: NetworkHeade
 def learn_from_file(network: Network, file: persistence.SavedFile) -> None:
     """Take what the network in an open file, one of the same layers and head, had learned."""
     described = file.entry(NetworkHeader, "network")
+    file = file.compact(described.is_compact)
     with file.understood():
         _take_learned(network, file, described)
 
 
 def _take_learned(network: Network, file: persistence.SavedFile, described: NetworkHeader) -> None:
     network.learn(_read_learned(network, file, described, "head.log_weights"))
+    if isinstance(described.belief, PointsHeader):
+        network.belief = _form(network, file.part("belief."), described.belief)
     if described.past is not None and described.past.is_all:
         if network.yesterday is None or described.belief is not None:
             raise ValueError("a network whose belief is that of its past has none of its own")
@@ -177,10 +184,10 @@ def _read_learned(network: Network, file: persistence.SavedFile, found: LearnedH
     """What a part of a file says that was learned."""
     marginal, device, dtype = network.marginal, network.device, network.dtype
     tau, rho = file.like(marginal.tau, "marginal.tau"), file.like(marginal.rho, "marginal.rho", low=TINY)
-    if isinstance(found, PastHeader) and found.belief is None:
+    if isinstance(found, PastHeader) and (found.belief is None or isinstance(found.belief, PointsHeader)):
         raise ValueError("the past must have a joint belief")
     belief = None
-    if found.belief is not None:
+    if found.belief is not None and not isinstance(found.belief, PointsHeader):
         shapes = [tuple(part.shape) for part in network.flat.to_matrices(marginal.tau)]
         sizes = network.input_shape, network.n_outputs
         tensors = read_tensors(found.belief, file.part("belief."), shapes, dtype, *sizes)
@@ -199,6 +206,18 @@ def _read_learned(network: Network, file: persistence.SavedFile, found: LearnedH
         flat_targets=found.flat_targets,
         run_summary=None,
     )
+
+
+def _form(network: Network, file: persistence.SavedFile, found: PointsHeader) -> Belief:
+    """The belief about the slopes at the points of a compact file."""
+    m, n_layers = file.shape("points.x")[0], len(network.flat.to_matrices(network.marginal.tau))
+    if found.n_layers != n_layers:
+        raise ValueError(f"the joint belief is about {found.n_layers} layers, the network has {n_layers}")
+    x = file.tensor("points.x", (m, *network.input_shape), network.dtype)
+    points = Points(x, file.tensor("points.mixes", (m, network.n_outputs), network.dtype))
+    if not is_formable(network, points):
+        raise ValueError(f"a belief about {m:,} points is too large to be formed again")
+    return formed(network, points.map(lambda part: part.to(network.device)), found)
 
 
 def _read_relevances(network: Network, file: persistence.SavedFile, sizes: list[int]) -> tuple[Tensor, ...]:
@@ -229,7 +248,7 @@ def _read_varying_noise(network: Network, file: persistence.SavedFile) -> Varyin
         "gain": {"low": 0.0},
         "own_gain": {"low": 0.0},
         "trust": {"low": 0.0, "high": 1.0},
-        "noise": {"low": 0.0},
+        "noise": {"low": 0.0, "high": LARGEST_LOG},
     }
     parts = {name: file.tensor(name, shape, torch.float64, **ranges.get(name, {})) for name, shape in shapes.items()}
     like = torch.empty(g, dtype=torch.float64, device="cpu")
@@ -245,7 +264,9 @@ def _read_fitted(network: Network, file: persistence.SavedFile, found: FittedHea
         raise ValueError(f"what was fitted must be about {len(shapes)} layers with weights")
     like = network.dtype
     tensors = {
-        f"spread.{k}": file.tensor(f"spread.{k}", (shapes[k][0], shapes[k][1], shapes[k][1]), like) for k in found.known
+        f"spread.{k}": file.tensor(f"spread.{k}", (o, i * (i + 1) // 2), like)
+        for k, (o, i) in enumerate(shapes)
+        if k in found.known
     }
     return Fitted.from_state(asdict(found), tensors).to(network.device, network.dtype)
 
@@ -255,7 +276,8 @@ def _check_predicts(network: Network) -> None:
     """Raise unless it can predict, with finite outputs: what its parts were not asked, they are asked together."""
     if sum(map(math.prod, network.shapes)) > LARGEST_LOOK:
         return
-    x = torch.zeros(1, *network.input_shape, dtype=network.dtype, device=network.device)
+    x = torch.eye(2, dtype=network.dtype, device=network.device)[:, 0]  # all 1, and all 0
+    x = x.view(-1, *[1] * len(network.input_shape)).expand(-1, *network.input_shape)
     for m_out, covariance in network.linearised.output_beliefs(x, network.belief):
         if not all(bool(part.isfinite().all()) for part in (m_out.mean, m_out.var)):
             raise ValueError("its outputs are no finite numbers")

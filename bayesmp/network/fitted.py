@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesmp.basics.arithmetic import packed, unpacked
 from bayesmp.belief import Belief
 from bayesmp.layers.base import Gradient, Local
 from bayesmp.messages.gaussian import Moments
@@ -33,6 +35,10 @@ class Fitted:
     smoothing: float
     spread: tuple[Tensor, ...]
     miss_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Symmetric to the last bit, as their triangles in files are."""
+        object.__setattr__(self, "spread", tuple(_mirrored(part) if part.ndim == 3 else part for part in self.spread))
 
     def smooth(self, nodes: Sequence[Node], belief: Belief | None) -> Callable[[Node, Local], Local]:
         """What turns a sweep of the means into one whose activations are averaged over the belief."""
@@ -75,13 +81,21 @@ class Fitted:
         return {**numbers, "n_layers": len(self.spread), "known": known}
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors to save."""
-        return {f"spread.{k}": part for k, part in enumerate(self.spread) if part.numel() > 0}
+        """The tensors to save: covariances by their lower triangles."""
+        return {f"spread.{k}": packed(part) for k, part in enumerate(self.spread) if part.numel() > 0}
 
     @classmethod
     def from_state(cls, description: dict[str, Any], state: dict[str, Tensor]) -> Fitted:
         """What `description` and `state` said."""
         known, none = set(description["known"]), torch.zeros(0, device="cpu")
-        spread = tuple(state[f"spread.{k}"] if k in known else none for k in range(description["n_layers"]))
+        sizes = {k: math.isqrt(2 * state[f"spread.{k}"].shape[-1]) for k in known}
+        spread = tuple(
+            unpacked(state[f"spread.{k}"], sizes[k]) if k in known else none for k in range(description["n_layers"])
+        )
         numbers = description["objective"], description["noise"], description["smoothing"]
         return cls(*numbers, spread, description["miss_scale"])
+
+
+def _mirrored(matrices: Tensor) -> Tensor:
+    """Matrices (o, i, i) whose upper triangles are those below."""
+    return matrices.tril() + matrices.tril(-1).transpose(-1, -2)

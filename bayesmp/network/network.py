@@ -24,6 +24,7 @@ from bayesmp.layers.base import Gradient, Layer, Weights
 from bayesmp.layers.priors import RULES
 from bayesmp.messages.gaussian import Gaussian, Moments
 from bayesmp.messages.regime import MOMENTS
+from bayesmp.network.compact import compacted
 from bayesmp.network.fitted import Fitted
 from bayesmp.network.flat_weights import FlatWeights, Slot
 from bayesmp.network.graph import Graph
@@ -460,6 +461,11 @@ class Network(Generic[P]):
         """The network's function around the current means."""
         return self._linearised(self)
 
+    @property
+    def linearised_without_belief(self) -> Linearised:
+        """The same with activations that do not ask the joint belief how wide their inputs are."""
+        return self._linearised(replace(self.learned(), belief=None))
+
     def _linearised(self, learned: Learned | Network[P]) -> Linearised:
         weights, fitted = self.flat.moments(learned.marginal, learned.sum_share), learned.fitted
         belief = None if fitted is None else learned.belief
@@ -603,13 +609,20 @@ class Network(Generic[P]):
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
-    def save(self, path: persistence.PathLike) -> None:
+    def save(self, path: persistence.PathLike, *, compact: bool = False) -> None:
         """Write layers, head, prior and beliefs to a safetensors file; `bayesmp.load` reads it.
 
         The joint belief is about the slopes at up to 2,048 rows of the training data, so their inputs are in the file,
-        without their targets; so they are in all files that hold a trained network.
+        without their targets; so they are in all files that hold a trained network. It takes most of the room.
+
+        Args:
+            path: the file.
+            compact: leave out what can be computed again, and round where that changes no standard deviation at these
+                rows by more than a thousandth: a fifth of the size or less. Loading computes it again, which takes
+                about as long as the end of training.
         """
-        persistence.write(path, kind="model", header={"network": self.description()}, tensors=self.state())
+        described, state = compacted(self) if compact else (self.description(), self.state())
+        persistence.write(path, kind="model", header={"network": described}, tensors=state)
 
     def description(self) -> dict[str, Any]:
         """What makes the network again but for its beliefs, as JSON holds it."""
@@ -621,6 +634,7 @@ class Network(Generic[P]):
             "prior": self.prior_rule,
             "has_given_prior": self.has_given_prior,
             "dtype": str(self.dtype).removeprefix("torch."),
+            "is_compact": False,
             **self._own().description(),
             "past": None if self.yesterday is None else self._describe_past(self.yesterday),
         }

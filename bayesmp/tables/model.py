@@ -197,10 +197,11 @@ class TableModel:
         """Labels as numbers from 0; they must be among the classes."""
         return np.searchsorted(self.estimator.classes_, y).astype(np.int64)
 
-    def save(self, path: persistence.PathLike) -> None:
-        """Write it to a safetensors file; the training rows themselves do not go into it."""
+    def save(self, path: persistence.PathLike, *, compact: bool = False) -> None:
+        """Write it to a safetensors file, a smaller one if `compact` (`Network.save`); the training rows themselves do
+        not go into it."""
         table = {"encoder": self.encoder.to_json(), "target": asdict(self.target), "facts": asdict(self.facts)}
-        self.estimator.save(path, data=False, extra={persistence.TABLE: table})
+        self.estimator.save(path, data=False, compact=compact, extra={persistence.TABLE: table})
 
     @classmethod
     def load(cls, path: persistence.PathLike) -> TableModel:

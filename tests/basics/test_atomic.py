@@ -70,10 +70,29 @@ def test_without_room_the_earlier_file_stays_and_the_error_names_it(writer, tmp_
     name, write = writer
     path = tmp_path / name
     path.write_bytes(b"the earlier one")
-    with pytest.raises(OSError, match=rf"the file was not written: '{path}'") as caught:
+    with pytest.raises(OSError, match=rf"the file was not written; the earlier file is as it was: '{path}'") as caught:
         write(path)
     assert caught.value.filename == str(path) and caught.value.errno == errno.EFBIG
     assert path.read_bytes() == b"the earlier one" and os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_disk_that_is_full_only_at_the_end(step, writer, tmp_path, monkeypatch):
+    """Some file systems take all that is written, and say afterwards that there is no room."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    name, write = writer
+    (tmp_path / name).write_bytes(b"the earlier one")
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OSError, match=rf"No space left on device; .* as it was: '{tmp_path / name}'"):
+        write(tmp_path / name)
+    assert (tmp_path / name).read_bytes() == b"the earlier one" and os.listdir(tmp_path) == [name]
+    (tmp_path / name).unlink()
+    with pytest.raises(OSError, match=rf"the file was not written: '{tmp_path / name}'"):
+        write(tmp_path / name)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_disk_that_is_full_is_told_by_predict(tmp_path):
@@ -95,7 +114,9 @@ def test_a_disk_that_is_full_is_told_by_predict(tmp_path):
     done = call(fit)
     assert done.returncode == 0, done.stderr
     done = call(predict, "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))")
-    assert done.returncode == 1 and done.stderr.endswith(f"File too large; the file was not written: {out}\n")
+    assert done.returncode == 1 and done.stderr.endswith(
+        f"File too large; the file was not written; the earlier file is as it was: {out}\n"
+    )
     assert out.read_text() == "the earlier one" and len(os.listdir(tmp_path)) == 3
 
 
@@ -176,6 +197,6 @@ def test_a_picture_is_written_whole(tmp_path, no_room):
 
     path = tmp_path / "demo.png"
     path.write_bytes(b"the earlier one")
-    with pytest.raises(OSError, match=f"the file was not written: '{path}'"):
+    with pytest.raises(OSError, match=f"the file was not written; the earlier file is as it was: '{path}'"):
         demo.draw(demo.run_demo(epochs=1, progress=False), path)
     assert path.read_bytes() == b"the earlier one" and os.listdir(tmp_path) == ["demo.png"]

@@ -196,7 +196,20 @@ FORGED = {
         "rows of other columns": tensor("rows.seen_x_", torch.zeros(30, 2, dtype=torch.float64)),
         "seeds of more networks": put("estimator", "numbers", "_seeds", value=[1, 2, 3]),
     },
+    "compact": {
+        "more points than rows may be": both(
+            tensor("belief.points.x", torch.zeros(3_000, 3)), tensor("belief.points.mixes", torch.ones(3_000, 1))
+        ),
+        "a belief of more layers": put("network", "belief", "n_layers", value=9),
+        "a belief in another form": put("network", "belief", "form", value="full"),
+        "nothing left out": put("network", "is_compact", value=False),
+        "a grid": tensor("head.grid", torch.ones(1440, dtype=torch.float64)),
+        "half of a triangle": lambda header, tensors: tensors.update(
+            {"fitted.spread.0": tensors["fitted.spread.0"][:, :-1]}
+        ),
+    },
     "table": {
+        "a slope that is a whole number": put("network", "layers", 1, "args", "leak", value=1),
         "a column of another kind": put("table", "encoder", "columns", 0, "kind", value="code"),
         "a date without a calendar": put("table", "encoder", "columns", 0, "kind", value="date"),
         "a column too many": lambda header, tensors: header["table"]["encoder"]["columns"].append(
@@ -278,5 +291,13 @@ def test_a_damaged_file_is_refused(kind, tmp_path):
     """Some hundred damages of each kind of file; `python -m benchmarks files` tries as many as one likes. One in a
     thousand used to load as something else, or ended in an error that said nothing of a file."""
     wrong = []
-    counts = damage.try_damages(kind, 200, tmp_path, tell=wrong.append)
-    assert wrong == [] and counts[damage.REFUSED] > 180 and counts[damage.SAME] == 0
+    counts = damage.try_damages(kind, 100, tmp_path, tell=wrong.append, step=61)
+    assert wrong == [] and counts[damage.REFUSED] > 200 and counts[damage.SAME] == 0
+
+
+@pytest.mark.parametrize("kind", damage.KINDS)
+def test_forgeries_made_at_random(kind, tmp_path):
+    """Any change of the header or of tensors: refused, or what the library may have written."""
+    wrong = []
+    counts = damage.try_forgeries(kind, 40, tmp_path, tell=wrong.append)
+    assert wrong == [] and counts[damage.REFUSED] > 25

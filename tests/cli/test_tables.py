@@ -385,3 +385,23 @@ def test_a_file_without_names_in_another_encoding_whose_target_has_a_unit(call, 
     assert "c1,c2,c3,c3_mean" in call("predict", out, table, "--no-header")
     table.write_text("\n".join(f"{s:.2f};{3000 + 100 * s:.0f}" for s in size))
     assert "t.csv, line 1: there are numbers" in call(*fit, code=1)
+
+
+def test_a_compact_model_is_small_and_predicts_the_same(call, tmp_path):
+    from tests.cli.conftest import houses
+
+    pandas = pytest.importorskip("pandas")
+    table = tmp_path / "houses.csv"
+    houses(60, 0).to_csv(table, index=False)
+    options = ("--target", "price", "--epochs", "2", "--hidden", "8", "--hold-out", "0")
+    found = {}
+    for name, more in (("whole", ()), ("small", ("--compact",))):
+        model = tmp_path / f"{name}.safetensors"
+        call("fit", table, *options, "--out", model, *more)
+        call("predict", model, table, "--out", tmp_path / f"{name}.csv")
+        found[name] = pandas.read_csv(tmp_path / f"{name}.csv")
+        said = next(line for line in call("info", model).splitlines() if line.startswith("file "))
+        assert ("`bayesmp fit --compact` writes a smaller one" in said) == (name == "whole") and "MB, " in said
+    pandas.testing.assert_frame_equal(found["small"], found["whole"], rtol=1e-5)
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("small", "whole")]
+    assert sizes[0] < 0.7 * sizes[1]

@@ -165,7 +165,7 @@ def test_what_another_user_owns_is_not_loaded(what, unbuilt, monkeypatch):
     else:
         monkeypatch.setattr(build.Path, "stat", lambda p, **o: of_another(whole(p)) if p == unbuilt else whole(p, **o))
     build._told.clear()
-    with pytest.warns(UserWarning, match=rf"belongs to another user \(uid {os.geteuid() + 1}\)"):
+    with pytest.warns(UserWarning, match=rf"belongs to another user \(uid {os.geteuid() + 1}; remove it"):
         curvature_is_right()
     assert len(folders) == 1 and folders[0] != unbuilt
 
