@@ -26,6 +26,7 @@ FOR_CPU = (
     "stress",
     "gaussian",
     "files",
+    "walk",
 )
 FOR_GPU = ("cifar10", "big_mlp", "sites", "prediction")
 
