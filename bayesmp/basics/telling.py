@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import os
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ import torch
 INSIDE = (
     os.path.join(Path(__file__).parent.parent, ""),
     os.path.join(Path(torch.__file__).parent, ""),
-    os.path.join(Path(str(find_spec("sklearn").origin)).parent, ""),  # type: ignore[union-attr]  # not imported yet
+    os.path.join(Path(torch.__file__).parent.parent, "sklearn", ""),
     contextlib.__file__,
 )
 

@@ -199,7 +199,7 @@ class AnchoredBasis(Kept):
 
     def believe(self, precision: Tensor, missed: Sequence[Tensor] | None = None) -> Anchored:
         """The belief, given sum_n features^T Lambda features (r, r) and, per layer, `missed_by` of all data."""
-        bases, half = list(self.priors), root_of(precision)
+        bases, half = list(self.priors), root_of(precision).contiguous()
         if missed is not None and not self.is_exact:
             root = self.turn @ half
             along = root @ root.T

@@ -35,4 +35,4 @@ def message_from_parts(tau_den: Tensor, rho_den: Tensor, den: Tensor, first: Ten
 
 def count_rejected(message: Gaussian) -> Tensor:
     """How many entries carry no precision, i.e. where the tilted distribution was not narrower than its input."""
-    return torch.count_nonzero(message.rho <= MIN_RHO)
+    return (message.rho <= MIN_RHO).sum()

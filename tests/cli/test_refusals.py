@@ -130,6 +130,6 @@ def test_debug_shows_where_an_error_came_from(made):
 
 
 def test_errors_nobody_thought_of_have_no_traceback_either(made, call, monkeypatch):
-    monkeypatch.setattr(tables, "read_table", lambda path: 1 / 0)
+    monkeypatch.setattr(tables, "read_table", lambda path, **options: 1 / 0)
     said = call("predict", made[0] / "sick.safetensors", made[0] / "sick.csv", code=1)
     assert "an error that should not happen, ZeroDivisionError" in said

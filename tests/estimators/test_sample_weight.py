@@ -89,10 +89,10 @@ def test_partial_fit_and_files_keep_weights(cls, tmp_path):
     loaded = cls.load(tmp_path / "model")
     for each in (model, loaded):
         each.partial_fit(x[20:], y[20:])
-    assert np.array_equal(model._weight, weight)
+    assert np.array_equal(model.seen_weight_, weight)
     assert np.array_equal(answers(model, x), answers(loaded, x))
     later = cls(**SMALL).partial_fit(x[:20], y[:20], **labels).partial_fit(x[20:], y[20:], sample_weight=weight[20:])
-    assert np.array_equal(later._weight, np.ones(50))
+    assert np.array_equal(later.seen_weight_, np.ones(50))
 
 
 @pytest.mark.parametrize("cls", BOTH)
@@ -137,7 +137,7 @@ def test_weights_are_routed_through_pipelines_grids_and_cross_validation(cls):
         model = cls(**{**SMALL, "epochs": 20}).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
         pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), model)
         kept = pipe.fit(x, y, sample_weight=weight)
-        assert kept[-1]._weight.tolist() == [1.0] * 60
+        assert kept[-1].seen_weight_.tolist() == [1.0] * 60
         scores = cross_validate(pipe, x, y, params={"sample_weight": weight}, cv=2)["test_score"]
         assert scores.min() > 0.8
         name = type(model).__name__.lower()

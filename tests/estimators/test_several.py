@@ -151,9 +151,9 @@ def test_the_rows_judged_are_those_that_training_was_judged_by(monkeypatch):
             seen.append(found.judged[0])
         return found
 
-    def spy_left_out(network, inputs, targets, rows):
+    def spy_left_out(network, inputs, targets, rows, **options):
         asked.append(inputs[rows])
-        return predict_left_out(network, inputs, targets, rows)
+        return predict_left_out(network, inputs, targets, rows, **options)
 
     monkeypatch.setattr("bayesmp.training.belief_maker.refresh", spy_refresh)
     monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)
@@ -174,9 +174,9 @@ def test_the_rows_judged_are_those_that_the_objective_was_judged_by(monkeypatch)
         seen.append(found.judged[0])
         return found
 
-    def spy_left_out(network, inputs, targets, rows):
+    def spy_left_out(network, inputs, targets, rows, **options):
         asked.append(inputs[rows])
-        return predict_left_out(network, inputs, targets, rows)
+        return predict_left_out(network, inputs, targets, rows, **options)
 
     monkeypatch.setattr("bayesmp.training.belief_maker.look_at_end", spy_look)
     monkeypatch.setattr("bayesmp.estimators.base.predict_left_out", spy_left_out)

@@ -106,7 +106,7 @@ def test_a_save_on_a_full_disk_names_the_path(tmp_path, full_disk):
     run.save(tmp_path / "run.safetensors")
     before = (tmp_path / "run.safetensors").read_bytes()
     full_disk(3000)
-    with pytest.raises(OSError, match=r"the file was not written: '.*run.safetensors'"):
+    with pytest.raises(OSError, match=r"the file was not written; the earlier file is as it was: '.*run.safetensors'"):
         run.save(tmp_path / "run.safetensors")
     full_disk(None)
     assert names(tmp_path) == ["run.safetensors"] and (tmp_path / "run.safetensors").read_bytes() == before
