@@ -3,9 +3,9 @@
 PYTHON ?= python3
 # test workers, one torch thread each
 JOBS ?= 2
-# further arguments, e.g. make test ARGS="-m 'not slow' -k metrics"
+# further arguments, e.g. make test ARGS="-k metrics"
 ARGS ?=
-# what `make test-fast` runs: mathematics, layers, heads and the objective, for daily work; `make test` runs everything
+# what `make test-fast` runs: mathematics, layers, heads and the objective, for daily work; `make test` runs all that are not slow
 FAST := tests/messages tests/layers tests/heads tests/evidence $(addprefix tests/, network/test_graph.py network/test_shapes.py \
 	network/test_priors.py test_imports.py test_metrics.py)
 
@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench dist docs clean
+.PHONY: help setup demo test test-all test-fast lint format bench dist docs clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -31,7 +31,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## fit a small network and show what it knows
 	$(BIN)/bayesmp demo $(ARGS)
 
-test: $(STAMP)  ## run the tests
+test: $(STAMP)  ## run the tests, but for the slow ones
+	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+
+test-all: $(STAMP)  ## run all tests, as before a release
 	OMP_NUM_THREADS=1 MPLBACKEND=Agg $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-fast: $(STAMP)  ## run the quick tests of the mathematics and its parts, in under a minute

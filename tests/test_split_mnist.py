@@ -19,6 +19,7 @@ def load_example(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:training ended worse than a constant")  # after so few epochs it does
+@pytest.mark.slow
 def test_tasks_in_a_row(tmp_path, monkeypatch, capsys):
     """On scikit-learn's digits: with `as_prior` old classes stay, by training on alone they do not."""
     monkeypatch.setenv("BAYESMP_DATA", str(tmp_path / "nothing here"))

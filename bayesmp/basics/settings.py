@@ -68,7 +68,7 @@ class Settings:
         least_left: share of all targets that noise is told from, at least, however many weights there are.
         first_rows: examples on which many begin, at least.
         late_share: share of all rows that join late, at least, and judge what was learned without them (unseen.py).
-        rehearsed_rows: rows up to which training by messages is rehearsed where its score tells nothing (rehearsal.py).
+        rehearsed_numbers: rows times classes up to which training by messages is rehearsed (rehearsal.py).
         judging_rows: rows that join late, over all rehearsals, after which no further one is made, and
         most_rehearsals: how many there are at most.
         expected_scale: how much wider than first order the belief about noisy targets is expected to be,
@@ -144,7 +144,7 @@ class Settings:
     least_left: float = 0.05
     first_rows: int = 1024
     late_share: float = 0.2
-    rehearsed_rows: int = 10_000
+    rehearsed_numbers: int = 100_000
     judging_rows: int = 200
     most_rehearsals: int = 5
     expected_scale: float = 2.0

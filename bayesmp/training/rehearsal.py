@@ -72,7 +72,9 @@ def is_called_for(run: Rehearsed, *, settings: Settings = SETTINGS) -> bool:
     network, data = run.network, run.data
     has_own_judges = run.has_objective or network.head.has_noise
     is_exact = network.graph.is_linear or network.past is not None
-    return not (has_own_judges or is_exact or data.unheard_batches) and FEWEST <= len(data) <= settings.rehearsed_rows
+    if has_own_judges or is_exact or data.unheard_batches:
+        return False
+    return len(data) >= FEWEST and len(data) * network.n_outputs <= settings.rehearsed_numbers
 
 
 def may_narrow(run: Rehearsed, *, settings: Settings = SETTINGS) -> bool:

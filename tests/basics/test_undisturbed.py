@@ -64,6 +64,7 @@ def test_a_run_that_was_begun_in_inference_mode_goes_on_outside(parts):
     trainer.run(1, progress=False)
 
 
+@pytest.mark.slow
 def test_estimators_and_files_take_it(tmp_path):
     expected = bmp.MPRegressor(epochs=5, random_state=0).fit(X.numpy(), Y.numpy()).predict(X.numpy())
     network = mlp([3, 8, 1], bmp.Regression("learn"))

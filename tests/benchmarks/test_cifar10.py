@@ -25,6 +25,7 @@ def results(monkeypatch, tmp_path, patterns, pattern_layers):
     return run
 
 
+@pytest.mark.slow
 def test_all_rows_have_all_scores(results, capsys):
     rows = results("--baselines", EAGER, "--seeds", "3", "4")
     assert [(row["method"], row["seed"]) for row in rows] == [

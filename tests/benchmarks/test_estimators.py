@@ -83,6 +83,7 @@ def test_options_that_make_no_sense_are_refused(capsys):
     assert "must be positive" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_several_networks_have_a_row_that_the_summary_leaves_alone(tmp_path):
     path = tmp_path / "o.json"
     estimators.main(["--quick", "--seeds", "1", "--tables", "wine", "--networks", "2", "--out", str(path)])

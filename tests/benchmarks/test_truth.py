@@ -95,6 +95,7 @@ def test_rows_of_means_are_medians_over_seeds_beside_what_chains_differ_by(folde
     assert all(row["chains"] == "0.2–0.2" and "error of probabilities" not in row for row in rows)
 
 
+@pytest.mark.slow
 def test_classes_are_compared_by_logit_and_probability(classes):
     """The logit's moments are those of draws of functions, the probability the mean of its link over them."""
     answer = truth.train_case(classes, epochs=5, seed=0, device=CPU)

@@ -74,6 +74,7 @@ def test_predictions_of_a_quantity_are_those_of_the_model_in_memory(made, call):
 
 
 @pytest.mark.parametrize("target", ["sick", "kind"])
+@pytest.mark.slow
 def test_predictions_of_classes_are_those_of_the_model_in_memory(made, call, target):
     folder, _ = made
     out = folder / f"{target}-out.csv"
@@ -138,6 +139,7 @@ def test_rows_seen_before_are_told(made, call, tmp_path):
     assert "trained on" not in said
 
 
+@pytest.mark.slow
 def test_copies_of_rows_are_told(call, tmp_path):
     table, out = patients(60, 0), tmp_path / "m.safetensors"
     arguments = ("fit", tmp_path / "t.csv", "--target", "sick", "--out", out, *QUICK)
@@ -321,6 +323,7 @@ def test_from_a_table_to_good_predictions(target, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["price", "kind"])
+@pytest.mark.slow
 def test_several_networks_predict_together(made, call, target, tmp_path):
     """Fitted, saved, told of, and as the estimator in memory has them."""
     folder, _ = made

@@ -45,6 +45,7 @@ def test_targets_that_have_nothing_to_do_with_the_inputs():
 
 
 @pytest.mark.parametrize("head", [bmp.Softmax(), bmp.Argmax()], ids=repr)
+@pytest.mark.slow
 def test_shuffled_labels_give_no_signal(head):
     """Nor is there a signal; but what all outputs have in common, which labels never tell, is no lack of one."""
     x, y = blobs(150)

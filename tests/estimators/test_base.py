@@ -75,6 +75,7 @@ class TestTools:
         model = make_pipeline(PolynomialFeatures(2, include_bias=False), cls(**{**SMALL, "epochs": 20}))
         assert cross_val_score(model, x, y, cv=3).min() > 0.5
 
+    @pytest.mark.slow
     def test_a_grid_finds_the_better_setting(self, cls):
         """On targets that no linear network can tell."""
         x, y = table(cls, 120)
@@ -256,6 +257,7 @@ class TestHidden:
 
 
 class TestPartialFit:
+    @pytest.mark.slow
     def test_two_halves_end_near_one_fit_on_all(self):
         """Nearer than two fits on all from different starts, and as sure: nothing is counted twice."""
         x, y = table(bmp.MPRegressor, 200)

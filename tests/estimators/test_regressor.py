@@ -74,6 +74,7 @@ def test_epistemic_std_grows_away_from_the_data_and_is_less_than_all(fitted):
     assert model.predict_epistemic(10.0 * x_new).mean() > 5.0 * epistemic.mean()
 
 
+@pytest.mark.slow
 def test_leave_one_out_score_is_that_of_leaving_one_out():
     """Against as many fits as there are rows; a linear network, where it is exact but for the noise and the scaling,
     which see all rows.

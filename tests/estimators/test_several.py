@@ -62,6 +62,7 @@ def drawn(n, seed=0):
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.slow
 def test_they_are_the_fits_that_follow_each_other(cls):
     """The generator of one estimator draws what that of several estimators draws one after another."""
     x, y = table(cls)
@@ -201,6 +202,7 @@ def test_leave_one_out_error_is_that_of_leaving_one_out():
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.slow
 def test_files_and_pickles_hold_all_of_them(cls, tmp_path):
     x, y = table(cls)
     model = cls(n_networks=2, random_state=0, **OPTIONS).fit(x[:40], y[:40])
@@ -242,6 +244,7 @@ def test_more_rows_are_learned_by_all_from_where_they_are(cls):
         "check_methods_subset_invariance",
     ],
 )
+@pytest.mark.slow
 def test_some_of_scikit_learns_checks_pass(cls, check):
     """All of them do, and take a minute."""
     getattr(estimator_checks, check)(cls.__name__, cls(hidden=(4,), epochs=2, n_networks=2))

@@ -184,6 +184,7 @@ def test_few_rows_beside_a_large_past_hold_something(monkeypatch):
     assert bool((found.leverage > 0).all()) and bool(found.loo_nll.isfinite().all())
 
 
+@pytest.mark.slow
 def test_scores_of_single_examples_average_to_those_of_the_history():
     x, y = blobs(60)
     for head in (bmp.Argmax(), bmp.Argmax(scale=None), bmp.Softmax(), bmp.Softmax(scale=None)):

@@ -96,6 +96,7 @@ def sparse_labels(n, *, seed):
     return x, (torch.rand(n, generator=generator) < chance).long()
 
 
+@pytest.mark.slow
 def test_scores_of_labels_are_right_beside_many_columns():
     """Which columns matter was learned from the labels that are left out, too: scores were up to .15 nats too good."""
     gaps = []

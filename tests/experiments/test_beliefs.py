@@ -105,6 +105,7 @@ def test_the_grid_is_that_of_the_paper():
     assert uncertainty.GRID[[0, 1, -1]] == pytest.approx([-20.5, -20.45, 20.5])
 
 
+@pytest.mark.slow
 def test_uncertainty_counts_networks_of_all_pieces(run, monkeypatch, tmp_path):
     monkeypatch.setattr(uncertainty, "CHUNKS", {"ours": 1, "sequential": 1})
     status, printed, found = run("uncertainty", "--quick")

@@ -119,6 +119,7 @@ def assert_same(found, truth, x):
     [(20, PLACES, {}), (4, ["end", "everywhere"], {}), (20, ["everywhere"], {"joint": False})],
     ids=["wide", "exact", "apart"],
 )
+@pytest.mark.slow
 def test_identity_layers_change_nothing_in_the_parallel_schedule(make_head, n_hidden, places, options, monkeypatch):
     """Wide layers (matrix form, own pulls), narrow ones (exact sums), and without shares of sums.
 

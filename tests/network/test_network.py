@@ -360,6 +360,7 @@ def test_an_input_shape_that_does_not_fit_names_the_layer():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["dense", "convolutions", "learned noise"])
+@pytest.mark.slow
 def test_a_network_trained_on_cuda_predicts_the_same_on_the_cpu(name, tmp_path):
     """To 1e-4, moved and from a file: probabilities, means and standard deviations."""
     generator = torch.Generator().manual_seed(0)

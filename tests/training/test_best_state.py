@@ -341,6 +341,7 @@ def test_an_end_that_cannot_be_believed_goes_back(monkeypatch):
     assert said == pytest.approx(constant_nll(trainer), abs=0.1)  # which is no worse than a constant
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_is_not_much_worse_than_its_best():
     """Targets without noise: this run ended in a jump, with a leave-one-out NLL of .06 after -3.39, R2 .949."""
     rng = np.random.default_rng(19)

@@ -42,6 +42,7 @@ def assert_same(one, other, x):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
 def test_many_are_trained_as_one_by_one(workers):
     """Bit for bit, in the order given, whichever ends first: the first network has the most data."""
     sets = [data(seed, n) for seed, n in ((0, 200), (1, 20), (2, 30))]
@@ -153,6 +154,7 @@ def test_what_cannot_be_sent_is_named():
 
 
 @pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+@pytest.mark.slow
 def test_joblib_says_where_they_are_trained(backend):
     """Threads of this process; or a backend that gives all answers in the end, as Ray's does. Bit for bit the same."""
     x, y = data()
@@ -191,6 +193,7 @@ def test_threads_have_one_each(monkeypatch):
     assert seen == [1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_workers_of_joblib_start_no_others():
     """As in a grid search with n_jobs: four workers would have started four more each."""
     fitted = joblib.Parallel(2)(joblib.delayed(_fit_inside)(seed) for seed in range(2))
@@ -346,6 +349,7 @@ def test_every_network_may_have_a_seed_of_its_own():
         fit_many(networks(2), x, y, epochs=3, seed=(1, 2, 3))
 
 
+@pytest.mark.slow
 def test_a_script_that_defines_nothing_of_them_is_not_run_again(tmp_path):
     """So it needs no `if __name__ == "__main__":`, which nobody would think of around an estimator."""
     script = tmp_path / "script.py"
@@ -367,6 +371,7 @@ def test_a_script_that_defines_nothing_of_them_is_not_run_again(tmp_path):
     assert done.stdout == "runs __main__\ntrained [True, True] True\n"
 
 
+@pytest.mark.slow
 def test_workers_know_what_a_script_defines(tmp_path):
     """Its layers, and its data; and the script is not run again."""
     script = tmp_path / "script.py"

@@ -117,7 +117,7 @@ def test_the_prior_may_be_narrower_where_most_examples_hold_their_own_outputs() 
 
 
 def test_when_a_rehearsal_is_called_for() -> None:
-    settings = replace(SETTINGS, rehearsed_rows=100)
+    settings = replace(SETTINGS, rehearsed_numbers=200)  # two classes
     assert rehearsal.is_called_for(trained_for(100), settings=settings)
     assert not rehearsal.is_called_for(trained_for(101), settings=settings)
     assert rehearsal.is_called_for(trained_for(10), settings=settings)

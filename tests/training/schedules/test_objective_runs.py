@@ -125,6 +125,7 @@ def test_a_first_epoch_that_was_interrupted_begins_anew(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [100, 300])
+@pytest.mark.slow
 def test_a_layer_with_many_inputs_goes_on_from_a_file(n, tmp_path):
     """With more rows than weights its units' covariances are held, with fewer the variances at the rows; a run was
     started with room for the latter alone, and a file of the former could not be read.

@@ -220,6 +220,7 @@ def test_sine_gets_better_and_stays_finite(n_layers, batch_size):
 # --- how much the metric remembers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_many_small_batches_learn():
     """10,000 rows in batches of 8 ended at an RMSE of 3.2, in batches of 2 at 3,490, where .2 is right. The metric
     averaged over 100 visits, so it forgot most of what the data say, while steps may be four times its length.
