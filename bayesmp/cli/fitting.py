@@ -147,8 +147,8 @@ def fit(
     notes = tell_outliers(encoder, what, columns, y)
     if (n_copies := count_copies(encoder, columns, y)) > 0:
         notes.append(
-            f"{n_copies:,} of the rows are copies of others, target included: they count as often as they are there, "
-            "and make the report too good; remove them if they are no measurements of their own"
+            f"{n_copies:,} of the rows are copies of others, target included: training mostly counts them "
+            "once, but they make the report too good; remove them if they are no measurements of their own"
         )
     for sentence in notes:
         note(sentence)

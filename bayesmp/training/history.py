@@ -111,6 +111,8 @@ class History:
             return self.loo_nll if name == "loo_nll" else self.loo_error
         if name == "step":
             return [sum(record.steps) / len(record.steps) for record in self.records]
+        if name == "objective" and any(record.objective is not None for record in self.records):
+            return [math.nan if record.objective is None else record.objective for record in self.records]
         if self.records and name in self.records[0].metrics:
             return [record.metrics[name] for record in self.records]
         known = ["epoch", "step", "n_rejected", "rejected_share", "max_change", "seconds", "loo_nll", "loo_error"]
@@ -134,6 +136,7 @@ class History:
         if not self.records:
             return []
         names = ["epoch", *self.records[0].metrics, "loo_nll", "loo_error"]
+        names += ["objective"] * (self.records[0].objective is not None)
         names += ["step", "rejected_share", "n_rejected", "max_change", "seconds"]
         columns = [self.column(name) for name in names]
         rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

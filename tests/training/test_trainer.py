@@ -255,6 +255,15 @@ def test_the_former_name_of_from_json_warns_and_works():
         History.from_rows(history.to_rows())
 
 
+def test_rows_of_a_history_have_the_objective_where_there_is_one():
+    history = bmp.fit(mlp([3, 4, 1], bmp.Regression(0.1)), X, Y, epochs=2)
+    assert [row["objective"] for row in history.to_rows()] == [record.objective for record in history]
+    history = bmp.fit(mlp([3, 4, 1], bmp.Regression(0.1)), X, Y, epochs=1, schedule="sequential")
+    assert "objective" not in history.to_rows()[0]
+    with pytest.raises(ValueError, match="unknown column 'objective'"):
+        history.column("objective")
+
+
 # --- what the user sees ----------------------------------------------------------------------------------------------
 
 
