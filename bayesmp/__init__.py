@@ -7,7 +7,7 @@ from bayesmp import data, metrics
 from bayesmp.diagnosis import Diagnosis, Finding
 from bayesmp.evidence.influence import Batch, Influence
 from bayesmp.heads import Argmax, ClassPrediction, Regression, RegressionPrediction, Softmax, mixture
-from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
+from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU, Scale, Softplus
 from bayesmp.messages.gaussian import Gaussian, Moments
 from bayesmp.network.files import load
 from bayesmp.network.network import Network
@@ -49,7 +49,9 @@ __all__ = [
     "ReLU",
     "Regression",
     "RegressionPrediction",
+    "Scale",
     "Softmax",
+    "Softplus",
     "TableEncoder",
     "TrainConfig",
     "Trainer",

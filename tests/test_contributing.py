@@ -35,42 +35,42 @@ def layers(*between):
 def test_equations_are_those_of_a_scaled_gaussian(shown):
     """Forward against samples, backward against the density as a function of x."""
     x = 0.3 + 0.5 * torch.randn(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    m_out = shown["scale_to_output"](Moments(torch.tensor(0.3), torch.tensor(0.25)), -2.0)
+    m_out = shown["times_to_output"](Moments(torch.tensor(0.3), torch.tensor(0.25)), -2.0)
     assert float(m_out.mean) == pytest.approx(float((-2.0 * x).mean()), abs=0.02)
     assert float(m_out.var) == pytest.approx(float((-2.0 * x).var()), rel=0.02)
-    m_in = shown["scale_to_input"](Gaussian(torch.tensor(0.7), torch.tensor(1.5)), -2.0)
+    m_in = shown["times_to_input"](Gaussian(torch.tensor(0.7), torch.tensor(1.5)), -2.0)
     y = -2.0 * x
     torch.testing.assert_close(m_in.tau * x - m_in.rho * x**2 / 2, 0.7 * y - 1.5 * y**2 / 2, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [2.0, -0.5])
 def test_the_layer_keeps_the_contract(shown, factor):
-    check_layer(shown["Scale"](factor), (4,))
+    check_layer(shown["Times"](factor), (4,))
 
 
 def test_the_layer_refuses_a_factor_that_says_nothing(shown):
     with pytest.raises(ValueError, match="must not be 0"):
-        shown["Scale"](0.0)
+        shown["Times"](0.0)
 
 
 @pytest.mark.parametrize("schedule", ["parallel", "sequential"])
 def test_a_network_with_the_layer_trains_and_is_saved(shown, tmp_path, schedule):
     x, y = linear_data(40, n_in=3)
-    network = bmp.Network(layers(shown["Scale"](2.0)), bmp.Regression(0.1))
+    network = bmp.Network(layers(shown["Times"](2.0)), bmp.Regression(0.1))
     history = bmp.fit(network, x, y, epochs=5, batch_size=10, schedule=schedule, debug=True)
     prediction = network.predict(x.float())
     assert float((prediction.mean - y).square().mean().sqrt()) < 0.8 * float(y.std())
     assert prediction.std.isfinite().all() and history.loo_nll[-1] < history.loo_nll[0]
     network.save(tmp_path / "network.safetensors")
-    again = bmp.load(tmp_path / "network.safetensors", classes=[shown["Scale"]])
+    again = bmp.load(tmp_path / "network.safetensors", classes=[shown["Times"]])
     assert torch.equal(again.predict(x.float()).std, prediction.std)
 
 
-def test_two_scales_that_cancel_change_nothing(shown):
+def test_two_factors_that_cancel_change_nothing(shown):
     x, y = linear_data(40, n_in=3)
     plain, scaled = (
         bmp.Network(layers(*between), bmp.Regression("learn"))
-        for between in ([], [shown["Scale"](-4.0), shown["Scale"](-0.25)])
+        for between in ([], [shown["Times"](-4.0), shown["Times"](-0.25)])
     )
     for network in (plain, scaled):
         bmp.fit(network, x, y, epochs=5, batch_size=10)

@@ -22,6 +22,9 @@ are features that turn. For one output the error of the prediction is then r / (
 
 All this takes m for the mean of the belief. Training ends near it; at m + d (balance.py), where it is, examples pull
 with e - Q J d. That is the e of a `TakenOut` where d is known, and d is taken to be the same without the example.
+
+Who asks: scores while training come from refresh.py, for labels by way of each_left_out.py (at the end of a run, or
+where they are few); what a left-out label costs then is the head's `train_metrics` (`scores_of` there).
 """
 
 from __future__ import annotations

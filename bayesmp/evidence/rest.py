@@ -1,4 +1,4 @@
-"""When a descent is at rest."""
+"""When a descent of the objective, and with it training, is at rest; training by messages: training/stopping.py."""
 
 from __future__ import annotations
 

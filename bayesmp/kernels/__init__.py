@@ -1,4 +1,4 @@
-"""The element-wise equations on the fastest backend for their tensors.
+"""The equations on the fastest backend for their tensors. This file chooses; the files beside it are the fast forms.
 
 Each function here has the arguments and the answer of its equation. Backend "torch" is the equation itself; backend
 "fused" the same as one kernel, which saves dozens of passes over memory: on CUDA fused.py, on the CPU compiled.py,
@@ -52,28 +52,28 @@ def backend_in_use() -> str:
 
 
 def leaky_relu_to_output(m_in: Moments, leak: float) -> activation.SlopedMoments:
-    """equations.activation.leaky_relu_to_output on the fastest backend."""
+    """messages.activation.leaky_relu_to_output on the fastest backend."""
     if found := _launch("leaky_relu_to_output", m_in.mean, m_in.var, leak=leak):
         return activation.SlopedMoments(*found)
     return activation.leaky_relu_to_output(m_in, leak)
 
 
 def leaky_relu_to_input(m_in: Moments, m_back: Gaussian, leak: float) -> Gaussian:
-    """equations.activation.leaky_relu_to_input on the fastest backend."""
+    """messages.activation.leaky_relu_to_input on the fastest backend."""
     if found := _launch("leaky_relu_to_input", m_in.mean, m_in.var, m_back.tau, m_back.rho, leak=leak):
         return Gaussian(*found)
     return activation.leaky_relu_to_input(m_in, m_back, leak)
 
 
 def residual(m_z: linear.SumMoments, m_back: Gaussian) -> linear.Residual:
-    """equations.linear.residual on the fastest backend."""
+    """messages.linear.residual on the fastest backend."""
     if found := _launch("residual", m_z.mean, m_z.var, m_z.input_var, m_back.tau, m_back.rho):
         return linear.Residual(*found)
     return linear.residual(m_z, m_back)
 
 
 def weight_curvature(input_var: Tensor, rho: Tensor) -> Tensor:
-    """equations.linear.weight_curvature on the fastest backend."""
+    """messages.linear.weight_curvature on the fastest backend."""
     if found := _launch("weight_curvature", input_var, rho):
         return found[0]
     return linear.weight_curvature(input_var, rho)
@@ -98,13 +98,13 @@ def residual_sums(
 
 
 def count_rejected(message: Gaussian) -> Tensor:
-    """equations.tilted.count_rejected on the fastest backend."""
+    """messages.tilted.count_rejected on the fastest backend."""
     found = _on_cpu(lambda: sums.count_rejected(message), message.rho)
     return tilted.count_rejected(message) if found is None else found
 
 
 def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
-    """equations.reach.squared_reach on the fastest backend."""
+    """messages.reach.squared_reach on the fastest backend."""
     found = _on_cpu(lambda: sums.squared_reach(m_out, change), change, m_out.mean, m_out.var)
     return reach.squared_reach(m_out, change) if found is None else found
 
@@ -116,7 +116,7 @@ def solve_blocks(
     slopes: Sequence[Tensor],
     answers: Sequence[Tensor],
 ) -> bool:
-    """schedules.metric.LayerMetric.solve_blocks for a small layer; False where it is to be done by matrix products."""
+    """LayerMetric.solve_blocks for a small layer; False where it is to be done by matrix products."""
     if not metric.fits(inverse, [*slopes, *answers]):
         return False
     parts = (slope_vectors, input_vectors, inverse, slopes, answers)
@@ -133,7 +133,7 @@ def take_site(
     *,
     factor: float,
 ) -> Tensor | None:
-    """schedules.site_step.take_site in one pass, or None where it is to be done by tensors."""
+    """training.schedules.site_step.take_site in one pass, or None where it is to be done by tensors."""
     tensors = (origin, rho, fresh.tau, fresh.rho, *site)
     return _on_cpu(lambda: sites.take_site(fresh, site, origin, shift, offset, rho, factor=factor), *tensors)
 
@@ -150,7 +150,7 @@ def move_means(
     *,
     n_sites: int,
 ) -> Tensor | None:
-    """schedules.site_step.move_means in one pass, or None where it is to be done by tensors."""
+    """training.schedules.site_step.move_means in one pass, or None where it is to be done by tensors."""
     tensors = (origin, marginal.tau, marginal.rho, direction, step, innovation, prior_rho)
     rest = (marginal, direction, step, innovation, prior_rho)
     return _on_cpu(lambda: sites.move_means(origin, shift, offset, *rest, n_sites=n_sites), *tensors)
@@ -170,7 +170,7 @@ def argmax_to_latent(
     target_var: float | Tensor,
     centre: float | Tensor = 0.0,
 ) -> Gaussian:
-    """equations.likelihood.argmax_to_latent on the fastest backend."""
+    """messages.likelihood.argmax_to_latent on the fastest backend."""
     found = _on_cpu(
         lambda: rows.argmax_to_latent(
             m_in, y, noise=float(noise), target=target, target_var=float(target_var), centre=centre

@@ -36,7 +36,7 @@ def in_step(conv: ConvMap, n_channels: int) -> bool:
 
 
 def op_weight(conv: ConvMap, x: Tensor, z: Tensor) -> Tensor:
-    """equations.linear_maps.ConvMap.op_weight: (b, c, h, w), (b, o, oh, ow) -> (o, c, kh, kw)."""
+    """messages.linear_maps.ConvMap.op_weight: (b, c, h, w), (b, o, oh, ow) -> (o, c, kh, kw)."""
     x, z = (part.contiguous(memory_format=torch.channels_last) for part in (x, z))
     o, c, (kh, kw) = z.shape[1], x.shape[1], conv.kernel
     window = Window(*conv.size_in, c, *conv.size_out, o, kh, kw)
@@ -49,7 +49,7 @@ def op_weight(conv: ConvMap, x: Tensor, z: Tensor) -> Tensor:
 
 
 def op_input(conv: ConvMap, z: Tensor, w: Tensor) -> Tensor:
-    """equations.linear_maps.ConvMap.op_input: (b, o, oh, ow), (o, c, kh, kw) -> (b, c, h, w)."""
+    """messages.linear_maps.ConvMap.op_input: (b, o, oh, ow), (o, c, kh, kw) -> (b, c, h, w)."""
     z, weight = z.contiguous(memory_format=torch.channels_last), w.permute(2, 3, 0, 1).contiguous()
     (height, width), (kh, kw, o, c) = conv.size_out, weight.shape
     out = torch.empty((len(z), c, *conv.size_in), dtype=torch.float32, memory_format=torch.channels_last)
@@ -71,7 +71,7 @@ def has_products(conv: ConvMap, n_channels: int) -> bool:
 
 
 def patch_products(conv: ConvMap, x: Tensor) -> Tensor:
-    """equations.linear_maps.ConvMap.patch_products: (b, c, h, w) -> (kh kw c, kh kw c)."""
+    """messages.linear_maps.ConvMap.patch_products: (b, c, h, w) -> (kh kw c, kh kw c)."""
     x = x.contiguous(memory_format=torch.channels_last)
     n_images, c, (kh, kw) = len(x), x.shape[1], conv.kernel
     window = Window(*conv.size_in, c, *conv.size_out, 0, kh, kw)

@@ -12,7 +12,7 @@ from bayesmp.messages.gaussian import Gaussian, Moments
 def argmax_to_latent(
     m_in: Moments, y: Tensor, *, noise: float, target: float, target_var: float, centre: float | Tensor = 0.0
 ) -> Gaussian:
-    """equations.likelihood.argmax_to_latent."""
+    """messages.likelihood.argmax_to_latent."""
     mean, var, labels = m_in.mean.contiguous(), m_in.var.contiguous(), y.contiguous()
     out = torch.empty(2, *mean.shape, dtype=torch.float32)
     constants = (noise, target / target_var, 1.0 / target_var)

@@ -17,7 +17,7 @@ from bayesmp.messages.tilted import MIN_RHO
 def residual_sums(
     bias_var: Tensor | None, m_z: SumMoments, m_back: Gaussian, *, axis: int
 ) -> tuple[Residual, UnitSums]:
-    """equations.linear.residual and unit_sums for sums z of any shape, with the units on this axis."""
+    """messages.linear.residual and unit_sums for sums z of any shape, with the units on this axis."""
     rho, n = m_back.rho, m_back.rho.shape[axis]
     is_constant = is_one_number(m_z.input_var)
     parts = [m_z.mean, m_z.var, m_z.input_var, m_back.tau, rho]
@@ -37,7 +37,7 @@ def residual_sums(
 
 
 def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
-    """equations.reach.squared_reach."""
+    """messages.reach.squared_reach."""
     parts = [m_out.mean, m_out.var, change]
     if not (parts[0].stride() == parts[1].stride() == parts[2].stride() and compiled.is_dense(change)):
         parts = [part.contiguous() for part in parts]
@@ -55,7 +55,7 @@ def squared_reach(m_out: Moments, change: Tensor) -> Tensor:
 
 
 def count_rejected(message: Gaussian) -> Tensor:
-    """equations.tilted.count_rejected."""
+    """messages.tilted.count_rejected."""
     rho = message.rho if compiled.is_dense(message.rho) else message.rho.contiguous()
     return torch.tensor(entry_of("count_below")(rho.numel(), rho.data_ptr(), MIN_RHO))
 

@@ -6,5 +6,19 @@ from bayesmp.layers.conv import Conv2d
 from bayesmp.layers.linear import Linear
 from bayesmp.layers.pooling import AvgPool2d, MaxPool2d
 from bayesmp.layers.reshape import Flatten
+from bayesmp.layers.scale import Scale
+from bayesmp.layers.softplus import Softplus
 
-__all__ = ["AvgPool2d", "Conv2d", "Flatten", "Layer", "LeakyReLU", "Linear", "MaxPool2d", "ReLU", "Weights"]
+__all__ = [
+    "AvgPool2d",
+    "Conv2d",
+    "Flatten",
+    "Layer",
+    "LeakyReLU",
+    "Linear",
+    "MaxPool2d",
+    "ReLU",
+    "Scale",
+    "Softplus",
+    "Weights",
+]

@@ -1,4 +1,4 @@
-"""Element-wise activations."""
+"""What all activations share, element by element, and LeakyReLU."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ from bayesmp.messages.regime import MOMENTS, Regime
 
 
 @dataclass(frozen=True)
-class LeakyReLULocal(Local):
-    """A sweep through an activation; `slope` is the derivative of the output's mean in the input's."""
+class ActivationLocal(Local):
+    """A sweep through an activation; `slope` is the derivative of the output's mean in the input's. Its message to the
+    input comes from the subclass.
+    """
 
     m_in: Message
     m_out: Message
     slope: Tensor
-    leak: float
-
-    def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
-        if not isinstance(self.m_in, Moments):
-            return [None], {}
-        return [kernels.leaky_relu_to_input(self.m_in, m_back, self.leak)], {}
 
     def tangent(self, d_ins: Sequence[Tensor | None], d_weights: dict[str, Tensor]) -> Tensor | None:
         return None if d_ins[0] is None else d_ins[0] * self.slope
@@ -38,6 +34,18 @@ class LeakyReLULocal(Local):
 
     def noise(self, below: Sequence[Tensor]) -> Tensor:
         return below[0] * self.slope.square()
+
+
+@dataclass(frozen=True)
+class LeakyReLULocal(ActivationLocal):
+    """A sweep through a LeakyReLU."""
+
+    leak: float
+
+    def back(self, m_back: Gaussian) -> tuple[list[Gaussian | None], dict[str, Gaussian]]:
+        if not isinstance(self.m_in, Moments):
+            return [None], {}
+        return [kernels.leaky_relu_to_input(self.m_in, m_back, self.leak)], {}
 
 
 class LeakyReLU(Layer):

@@ -1,4 +1,6 @@
-"""Pooling: weighted sums of the entries of each window, with known weights."""
+"""Pooling: weighted sums of the entries of each window, with known weights. Fast forms: kernels/pools.py on the CPU for
+2 x 2 windows, the texts `max_of_four` and `weighted_sum_to_input` of kernels/text.py for all else.
+"""
 
 from __future__ import annotations
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import isabstract
 from typing import Any
 
 import torch
 
+from bayesmp import layers as all_layers
 from bayesmp.heads import Argmax, Head, Regression, Softmax
-from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
 from bayesmp.layers.base import Layer
 
-LAYERS = {cls.__name__: cls for cls in (AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU)}  # in files
+_exported = {name: getattr(all_layers, name) for name in all_layers.__all__}
+LAYERS = {  # that files may name: all that bayesmp.layers exports
+    name: part for name, part in _exported.items() if isinstance(part, type) and not isabstract(part)
+}
 HEADS = {cls.__name__: cls for cls in (Argmax, Regression, Softmax)}
 
 

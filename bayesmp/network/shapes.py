@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from bayesmp.basics import checks
 from bayesmp.layers import Conv2d, Linear
 from bayesmp.layers.base import Layer, Shape
-from bayesmp.layers.pooling import Pool2d
 
 LARGEST_IMAGE = 1024  # how far the search for the image size behind a Flatten goes
 
@@ -51,9 +50,9 @@ def find_input_shape(layers: list[Layer], given: Sequence[int] | None) -> Shape:
     """The shape of one example: given, or read off the first layer, for images by trying sizes until all layers fit."""
     if given is not None:
         return tuple(checks.check_positive_int(size, "each entry of input_shape") for size in given)
-    first = next(layer for layer in layers if layer.weight_shapes())
-    before = layers[: layers.index(first)]
-    if isinstance(first, Linear) and not any(isinstance(layer, Pool2d) for layer in before):
+    first = next((layer for layer in layers if isinstance(layer, (Linear, Conv2d))), None)
+    before = [] if first is None else layers[: layers.index(first)]
+    if isinstance(first, Linear) and _keep_shape(before, (first.n_in,)):
         return (first.n_in,)
     if isinstance(first, Conv2d) and any(isinstance(layer, Linear) for layer in layers):
         until = next(index for index, layer in enumerate(layers) if isinstance(layer, Linear))
@@ -68,6 +67,14 @@ def find_input_shape(layers: list[Layer], given: Sequence[int] | None) -> Shape:
     raise ValueError(
         "the shape of one input cannot be found from the layers; pass input_shape, e.g. input_shape=(3, 32, 32)"
     )
+
+
+def _keep_shape(layers: list[Layer], shape: Shape) -> bool:
+    """Whether inputs of this shape pass all layers and keep it."""
+    try:
+        return all(layer.output_shape(shape) == shape for layer in layers)
+    except ValueError:
+        return False
 
 
 def _near_sizes(layers: list[Layer], n_channels: int, linear: Layer) -> str:

@@ -13,7 +13,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from bayesmp.heads.base import Head, P
-from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
+from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU, Softplus
 from bayesmp.layers.base import Layer
 from bayesmp.messages.gaussian import Gaussian
 from bayesmp.network.network import Network
@@ -21,7 +21,8 @@ from bayesmp.network.network import Network
 STARTS = ("start", "prior", None)
 WEIGHTS = ("mean", "sample")
 TAKEN = (
-    "Linear, Conv2d, ReLU, LeakyReLU, MaxPool2d, AvgPool2d, Flatten, and AdaptiveAvgPool2d(1) or AdaptiveMaxPool2d(1)"
+    "Linear, Conv2d, ReLU, LeakyReLU, Softplus, MaxPool2d, AvgPool2d, Flatten, and AdaptiveAvgPool2d(1) or "
+    "AdaptiveMaxPool2d(1)"
 )
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)  # they only make a layer's weights of other parameters
@@ -30,7 +31,7 @@ _FOLD = "in eval mode, fold it into the layer before it: torch.nn.utils.fusion.f
 _NO_NORM = "there are no normalising layers here yet: leave it out and train again"
 _HEAD = "leave it out: the head makes probabilities of the outputs, e.g. head=bayesmp.Softmax()"
 ADVICE: dict[type[nn.Module], str] = {
-    **dict.fromkeys((nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.SELU, nn.CELU, nn.Softplus), _USE_RELU),
+    **dict.fromkeys((nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.SELU, nn.CELU), _USE_RELU),
     **dict.fromkeys((nn.Hardswish, nn.Hardtanh, nn.ReLU6, nn.PReLU, nn.RReLU), _USE_RELU),
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.Softmax2d), _HEAD),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _FOLD),
@@ -57,7 +58,7 @@ def from_torch(
     and a hook are errors that say which one, where, and what to use.
 
     Args:
-        module: of Linear, Conv2d, ReLU, LeakyReLU, MaxPool2d, AvgPool2d, Flatten. It is not changed, and shares no
+        module: of Linear, Conv2d, ReLU, LeakyReLU, Softplus, MaxPool2d, AvgPool2d, Flatten; not changed, and shares no
             memory with the network.
         head: Regression(noise_var), Softmax() or Argmax(). It makes probabilities, so the module gives logits.
         weights: what the module's weights are good for.
@@ -111,7 +112,7 @@ def from_torch(
         {name: _weight(source, name).detach().to("cpu", torch.float64) for name in layer.weight_shapes()}
         for layer, source in zip(layers, sources, strict=True)
     ]
-    start = network.flat.pack(_scaled(trained, 1.0 / head.logits_per_output()))
+    start = network.flat.pack(_scaled(network.layers, trained, 1.0 / head.logits_per_output()))
     if not bool(start.isfinite().all()):
         raise ValueError("the module has weights that are NaN or infinite; its training must have diverged")
     if weights == "prior":
@@ -266,6 +267,7 @@ _FROM_TORCH: dict[type[nn.Module], Any] = {
     nn.Conv2d: _from_conv,
     nn.ReLU: lambda module: ReLU(),
     nn.LeakyReLU: lambda module: LeakyReLU(module.negative_slope),
+    nn.Softplus: lambda module: Softplus(module.beta),
     nn.MaxPool2d: _from_max_pool,
     nn.AvgPool2d: _from_avg_pool,
     nn.AdaptiveMaxPool2d: _from_global_max_pool,
@@ -274,11 +276,13 @@ _FROM_TORCH: dict[type[nn.Module], Any] = {
 }
 
 
-def _scaled(tensors: list[dict[str, Tensor]], factor: float) -> list[dict[str, Tensor]]:
+def _scaled(layers: Sequence[Layer], tensors: list[dict[str, Tensor]], factor: float) -> list[dict[str, Tensor]]:
     """Per-layer weights of a network whose outputs are `factor` times those of the given one: what follows the last
-    weights, if anything, is an activation, a pool or a Flatten, and carries a positive factor on.
+    weights, if anything, is a pool, a Flatten or an activation with a kink, and carries a positive factor on.
     """
     last = max(index for index, part in enumerate(tensors) if part)
+    if factor != 1.0 and any(isinstance(layer, Softplus) for layer in layers[last:]):
+        raise ValueError("a Softplus behind the last weights bends logits in PyTorch elsewhere than here: leave it out")
     return [
         {name: part * factor for name, part in own.items()} if index == last else own
         for index, own in enumerate(tensors)
@@ -316,7 +320,7 @@ def to_torch(network: Network, weights: str = "mean", *, seed: int = 0) -> nn.Se
         for node, draw in zip(network.graph.weight_nodes, draws, strict=True):
             for name, part in node.layer.from_matrix(draw.to(values)).items():
                 found[node.index][name] = found[node.index][name] + part
-    found = _scaled(found, network.head.logits_per_output(None if is_new else network.head_log_weights))
+    found = _scaled(network.layers, found, network.head.logits_per_output(None if is_new else network.head_log_weights))
     module = as_torch(network.layers, device="meta")  # there, PyTorch's initial weights cost nothing
     like = network.marginal.tau
     state = {
@@ -342,6 +346,8 @@ def _as_module(layer: Layer, index: int, device: str | torch.device | None) -> n
             return nn.ReLU()
         case LeakyReLU():
             return nn.LeakyReLU(layer.leak)
+        case Softplus():
+            return nn.Softplus(layer.beta)
         case MaxPool2d():
             return nn.AdaptiveMaxPool2d(1) if layer.kernel is None else nn.MaxPool2d(layer.kernel, layer.stride)
         case AvgPool2d():

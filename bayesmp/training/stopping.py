@@ -1,4 +1,7 @@
-"""When training is at rest: the leave-one-out score no longer falls, and the means no longer move, or to no effect."""
+"""When training by messages is at rest: the leave-one-out score no longer falls, and the means no longer move, or to no
+effect. Where there is an objective, evidence/rest.py says it; `Trainer` asks one of the two. Their limits: the `rest_`
+settings.
+"""
 
 from __future__ import annotations
 

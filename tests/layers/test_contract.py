@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU
+from bayesmp.layers import AvgPool2d, Conv2d, Flatten, LeakyReLU, Linear, MaxPool2d, ReLU, Scale, Softplus
 from tests.layers.contract import check_layer
 
 LAYERS = [
@@ -18,6 +18,10 @@ LAYERS = [
     (LeakyReLU(), (4,)),
     (LeakyReLU(0.5), (2, 3, 3)),
     (ReLU(), (7,)),
+    (Softplus(), (4,)),
+    (Softplus(5.0), (2, 3, 3)),
+    (Scale(4), (4,)),
+    (Scale(2), (2, 3, 4)),
     (AvgPool2d(2), (2, 4, 6)),
     (AvgPool2d(2), (2, 5, 7)),
     (AvgPool2d((3, 2), stride=(2, 1)), (1, 5, 4)),

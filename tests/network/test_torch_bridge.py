@@ -19,6 +19,10 @@ def mlp(bias=True):
     return nn.Sequential(nn.Linear(5, 8, bias=bias), nn.ReLU(), nn.Linear(8, 6), nn.LeakyReLU(0.2), nn.Linear(6, 3))
 
 
+def smooth():
+    return nn.Sequential(nn.Linear(5, 8), nn.Softplus(), nn.Linear(8, 6), nn.Softplus(beta=3.0), nn.Linear(6, 3))
+
+
 def cnn():
     """Every option that has a counterpart."""
     return nn.Sequential(
@@ -43,6 +47,7 @@ def global_pools():
 CASES = {
     "dense": (mlp, (5,)),
     "dense, no bias": (lambda: mlp(bias=False), (5,)),
+    "smooth": (smooth, (5,)),
     "images": (cnn, (2, 9, 8)),
     "global pool": (global_pools, (2, 7, 6)),
 }

@@ -161,3 +161,10 @@ def test_other_mistakes_are_named_too():
 
     with pytest.raises(ValueError, match=r"layer 1, .*Own.* has no module in PyTorch"):
         as_torch([bmp.Linear(2, 2), Own()])
+
+
+def test_a_softplus_behind_the_last_weights_is_refused_where_logits_are_scaled():
+    module = nn.Sequential(nn.Linear(3, 2), nn.Softplus())
+    with pytest.raises(ValueError, match="Softplus behind the last weights"):
+        bmp.from_torch(module, bmp.Argmax())
+    bmp.from_torch(module, bmp.Regression(0.1))
