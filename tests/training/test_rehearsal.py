@@ -14,6 +14,7 @@ from torch import Tensor
 
 import bayesmp as bmp
 from bayesmp.basics.settings import SETTINGS
+from bayesmp.evidence.unseen import JudgedLabels
 from bayesmp.training import rehearsal
 
 
@@ -157,6 +158,18 @@ def test_judging_rows_take_no_part() -> None:
     assert first.error == pytest.approx(float(is_wrong.double().mean()))
     assert first.error + second.error == pytest.approx(1.0)
     assert not torch.allclose(first.surprise, third.surprise)
+
+
+def test_outputs_are_judged_as_what_varies_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[JudgedLabels] = []
+
+    def belief_scale(unseen: JudgedLabels, **options: object) -> float:
+        judged.append(unseen)
+        return 1.0
+
+    monkeypatch.setattr(rehearsal, "belief_scale", belief_scale)
+    rehearsal.rehearse(trained_for(40, 1), 1.0, 1)
+    assert bool((judged[0].covariance[:, 0, 1] != 0.0).all())
 
 
 def test_whole_groups_judge_and_copies_once() -> None:
