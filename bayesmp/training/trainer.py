@@ -205,7 +205,7 @@ class Trainer:
         )
         self._with_objective = self.has_objective
         self._belief_maker = BeliefMaker(network, self.schedule)
-        self.weigh(data.sample_weight)
+        self.weigh()
 
     def counted(self) -> Tensor:
         """How often each example counts, (n,): as the user said, else as training counts copies."""
@@ -215,13 +215,11 @@ class Trainer:
             return copies_count_once(self.x, self.y)
         return torch.ones(len(self.data), dtype=torch.float64)
 
-    def weigh(self, sample_weight: Tensor | None) -> None:
-        """Let examples count so often, (n,)."""
-        if self.data.sample_weight is not sample_weight:
-            self.data = replace(self.data, sample_weight=sample_weight)
+    def weigh(self) -> None:
+        """Let the schedule know how often each example counts."""
         if isinstance(self.schedule, ObjectiveSchedule):
-            self.schedule.sample_weight = sample_weight
-        elif sample_weight is not None:
+            self.schedule.sample_weight = self.data.sample_weight
+        elif self.data.sample_weight is not None:
             raise ValueError(
                 "sample_weight needs training with an objective: a network with Softmax or Regression as its head, "
                 "dense or of few weights, not from as_prior(), and the parallel schedule without joint=. This run "
@@ -819,7 +817,7 @@ class Trainer:
         if n_new > 0 or len(rows) < len(self.sites):
             self.sites.rearrange(rows, n_new, self._plan_sites(len(data.members)))
         self.data = data if self.has_begun else data.all_heard()
-        self.weigh(data.sample_weight)
+        self.weigh()
         self.schedule.rearrange(kept, n_new, data.x, data.y, largest_batch=data.largest_batch)
         if not self.has_begun:
             self._start()
@@ -1003,7 +1001,7 @@ class Trainer:
             data, sizes = run_files.batches_of(file, header, self.data), [len(rows) for rows in self.members]
             if header.batch_sizes == sizes:
                 self.data = data
-                self.weigh(data.sample_weight)
+                self.weigh()
             else:  # data came or went
                 self._arrange(data)
                 self._start()

@@ -11,6 +11,7 @@ from bayesmp.evidence.budget import (
     AT_END,
     FEWEST,
     MOST_EPOCHS,
+    PER_CROSSING,
     ROWS_PER_ANCHOR,
     Size,
     cost_of_refresh,
@@ -66,6 +67,19 @@ def test_the_end_gives_up_anchors_before_examples():
     least = size_at_end(network, N, 0.0)
     assert least.rank == SETTINGS.least_rank[1] and least.examples < SETTINGS.final_examples
     assert cost_of_refresh(network, N, least, is_last=True) <= SETTINGS.refresh_start
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_rows_are_formed_and_paid_for_where_weights_are_shared(is_shared):
+    """What one more example costs for one more anchor, beside what each crossing of the two does."""
+    first = [bmp.Conv2d(16, 40, 3), bmp.Flatten()] if is_shared else [bmp.Flatten(), bmp.Linear(144, 40)]
+    network = bmp.Network([*first, bmp.Linear(40, 1)], bmp.Regression(0.1), input_shape=(16, 3, 3))
+    of_examples = [
+        cost_of_refresh(network, N, Size(2000, rank, 0, 0)) - cost_of_refresh(network, N, Size(1000, rank, 0, 0))
+        for rank in (32, 64)
+    ]
+    per_crossing = (of_examples[1] - of_examples[0]) / (1000 * 32) - 4 * (32 + 64) - PER_CROSSING
+    assert (per_crossing > 40 * 145) == is_shared, "weights of the first layer"
 
 
 def test_small_data_keep_their_exact_belief_at_the_end():

@@ -248,6 +248,23 @@ def test_what_was_seen_is_seen_once():
     assert again is not first and again.value == pytest.approx(descent.from_state(descent.state).look().value)
 
 
+def test_products_of_given_inputs_are_formed_once_for_a_prior():
+    """They cost the most of a look at many columns."""
+    descent = descent_of(network_of([3, 8, 1]), *data_of(12, 3, 1), over_rows=True)
+    mean, variances = descent.state.mean, descent.variances()
+    first, again, wider = (descent.objective.look(mean, 0.1, width, variances).curvature for width in (1.0, 1.0, 2.0))
+    assert again.kernels[0] is first.kernels[0]
+    torch.testing.assert_close(wider.kernels[0], 2.0 * first.kernels[0])
+
+
+def test_what_is_averaged_over_follows_the_belief_at_its_pace():
+    descent = descent_of(network_of([3, 8, 1]), *data_of(30, 3, 1))
+    before = descent.state.spread[0]
+    told = descent.step().look.curvature.unit_covariances(0)
+    assert SETTINGS.spread_pace < 1.0
+    torch.testing.assert_close(descent.state.spread[0], before.lerp(told, SETTINGS.spread_pace))
+
+
 def test_means_alone_are_the_means_of_moments():
     """Sweeps of known weights leave out variances that nobody reads, and smooth as the full equations do."""
     function = descent_of(network_of([3, 6, 5, 2]), *data_of(20, 3, 2)).objective.function

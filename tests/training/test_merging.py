@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import bayesmp as bmp
+from bayesmp.evidence import Descent
 from tests.basics.test_persistence import assert_same_run
 from tests.helpers import blobs, linear_data, linear_posterior, mlp
 
@@ -94,6 +95,19 @@ def test_merged_classes_settle_near_training_on_all():
         return -float(trainer.network.predict(new_x).log_prob(new_y).mean())
 
     assert abs(nll(merged) - nll(whole)) < 0.02
+
+
+def test_a_merged_run_goes_on_from_the_merged_means(monkeypatch):
+    merged = bmp.merge([run(X[:20], Y[:20], epochs=5), run(X[20:40], Y[20:40], epochs=5)])
+    means, step, starts = merged.network.marginal.mean.clone(), Descent.step_or_stay, []
+
+    def noted(descent):
+        starts.append(descent.state.mean.clone())
+        return step(descent)
+
+    monkeypatch.setattr(Descent, "step_or_stay", noted)
+    merged.run(1)
+    torch.testing.assert_close(merged.schedule.function.to_flat(starts[0]), means)
 
 
 SPLIT = ((0, 12), (12, 18))  # first row and number of rows

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import bayesmp as bmp
 from bayesmp.basics.settings import SETTINGS
+from bayesmp.evidence.unseen import JudgedLabels
 from bayesmp.training import rehearsal
 
 
@@ -142,18 +143,33 @@ def test_noisy_targets_objectives_and_exact_beliefs_need_none() -> None:
 
 def test_judging_rows_take_no_part() -> None:
     """Whatever their labels are, what is predicted for them is the same, and judged by just these labels."""
-    trainer = trained_for(400)
-    settings = replace(SETTINGS, judging_rows=80)  # one rehearsal
-    order = torch.randperm(400, generator=torch.Generator().manual_seed(trainer.config.seed)).argsort()
-    y, late = trainer.data.y, order[:80]
+    trainer = trained_for(405)
+    settings = replace(SETTINGS, judging_rows=81)  # one rehearsal, of an odd number: never is just half of it wrong
+    order = torch.randperm(405, generator=torch.Generator().manual_seed(trainer.config.seed)).argsort()
+    y, late = trainer.data.y, order[:81]
     first = rehearsal.rehearse(trainer, 1.0, 3, settings=settings)
+    network = trainer.trained_on(order[81:].sort().values, width=1.0, n_epochs=3, progress=False)
+    is_wrong = network.predict(trainer.data.x[late]).label != y[late]
     trainer.data = replace(trainer.data, y=y.index_copy(0, late, 1 - y[late]))
     second = rehearsal.rehearse(trainer, 1.0, 3, settings=settings)
-    trainer.data = replace(trainer.data, y=y.index_copy(0, order[80:], 1 - y[order[80:]]))
+    trainer.data = replace(trainer.data, y=y.index_copy(0, order[81:], 1 - y[order[81:]]))
     third = rehearsal.rehearse(trainer, 1.0, 3, settings=settings)
     assert first is not None and second is not None and third is not None
+    assert first.error == pytest.approx(float(is_wrong.double().mean()))
     assert first.error + second.error == pytest.approx(1.0)
     assert not torch.allclose(first.surprise, third.surprise)
+
+
+def test_outputs_are_judged_as_what_varies_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[JudgedLabels] = []
+
+    def belief_scale(unseen: JudgedLabels, **options: object) -> float:
+        judged.append(unseen)
+        return 1.0
+
+    monkeypatch.setattr(rehearsal, "belief_scale", belief_scale)
+    rehearsal.rehearse(trained_for(40, 1), 1.0, 1)
+    assert bool((judged[0].covariance[:, 0, 1] != 0.0).all())
 
 
 def test_whole_groups_judge_and_copies_once() -> None:

@@ -415,7 +415,7 @@ class ObjectiveSchedule(Schedule):
         found = list(linearised.output_beliefs(x[rows.to(x.device)], belief))
         mean, var = (torch.cat([getattr(part, name) for part, _ in found]).double() for name in ("mean", "var"))
         if not network.head.has_noise:
-            covariance = torch.cat([torch.diag_embed(part.var) if own is None else own for part, own in found])
+            covariance = torch.cat([own for _, own in found if own is not None])  # of a joint belief, all of them
             labels = y[rows.to(y.device)]
             return JudgedLabels.of(network.head, self.certain(1.0), mean, covariance, labels)
         return Judged.of(y[rows].to(mean) - mean, var, descent.state.noise)

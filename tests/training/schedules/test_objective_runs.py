@@ -11,7 +11,7 @@ import bayesmp as bmp
 from bayesmp.basics.settings import SETTINGS
 from bayesmp.evidence import Descent
 from bayesmp.evidence.descent import MOST_INPUTS
-from bayesmp.training.schedules import ObjectiveSchedule
+from bayesmp.training.schedules import ObjectiveSchedule, can_have_objective
 from tests.basics.test_persistence import assert_same_run
 from tests.helpers import is_same, linear_data, mlp
 
@@ -35,6 +35,23 @@ def test_when_sites_are_told_changes_nothing(tmp_path):
     again = bmp.Trainer.load(tmp_path / "epoch-00000003.safetensors", x, y)
     again.run(4)
     assert_same_run(plain, again)
+
+
+def test_sites_are_told_by_as_many_batches_at_once_as_there_is_room_for(monkeypatch):
+    x, y = linear_data(40)
+    trainer = trainer_on(x, y)
+    trainer.run(1)
+    before, slopes_at, sizes = trainer.sites.slope.clone(), Descent.slopes_at, []
+
+    def counted(descent, rows):
+        sizes.append(len(rows))
+        return slopes_at(descent, rows)
+
+    monkeypatch.setattr("bayesmp.training.schedules.objective.SETTLED_AT_ONCE", 16)
+    monkeypatch.setattr(Descent, "slopes_at", counted)
+    trainer.schedule.settle(trainer.members)
+    assert sizes == [16, 16, 8], "batches have 8 rows each"
+    torch.testing.assert_close(trainer.sites.slope, before)
 
 
 def test_what_is_predicted_with_goes_through_a_file_as_it_is(tmp_path):
@@ -183,6 +200,21 @@ def test_many_weights_have_an_objective_where_units_are_alike(layers, is_possibl
     """Else H would be a matrix over all weights: of 30,000 weights and 300 rows 7 GB."""
     found = schedule_of(layers, 50)
     assert (found is ObjectiveSchedule) == is_possible
+
+
+@pytest.mark.parametrize(
+    "layers, is_possible",
+    [
+        (wide(80), True),
+        (wide(80, prior=(UNEVEN[0].repeat(2, 1), UNEVEN[1].repeat(2, 1))), False),
+        (wide(40, prior=UNEVEN), True),
+    ],
+    ids=["dense", "priors of their own", "few with priors of their own"],
+)
+def test_an_objective_that_takes_long_is_possible_for_more_weights(layers, is_possible):
+    """As weights of examples ask for it."""
+    network = bmp.Network(layers, bmp.Regression(0.1), input_shape=(1, 8, 8))
+    assert can_have_objective(network) == is_possible
 
 
 def test_few_weights_with_priors_of_their_own_and_fewer_rows_are_believed_in_full():
