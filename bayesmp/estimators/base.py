@@ -25,6 +25,7 @@ from torch import Tensor
 from bayesmp.basics import checks
 from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.basics.settings import SETTINGS
+from bayesmp.basics.telling import warn_user
 from bayesmp.data import Scaling
 from bayesmp.diagnosis import Diagnosis, diagnose
 from bayesmp.estimators.columns.encoder import TableEncoder
@@ -217,6 +218,8 @@ class MPEstimator(BaseEstimator, ABC):
     ) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
         x, y, named, weight = self.counted_rows(x, y, groups, sample_weight)
+        if named is not None and len(x) > 1 and (named == named[0]).all():
+            warn_user("all rows are of one group, so no score tells how well rows of another group are predicted")
         n_networks = checks.check_positive_int(self.n_networks, "n_networks")
         starts: list[Tensor] | None = None
         if is_first:
@@ -391,6 +394,11 @@ class MPEstimator(BaseEstimator, ABC):
             said = str(error).split("\n")[0].rstrip(".")
             if said.startswith("Input X contains"):
                 raise ValueError(f"{said}{_tell_gaps(X, name)}") from error
+            if said.startswith("Input y contains"):
+                rows = np.flatnonzero(~np.isfinite(np.asarray(y, dtype=np.float64).reshape(len(y), -1)).all(1))
+                raise ValueError(
+                    f"{said}: {len(rows):,} of {len(y):,} targets, first in row {rows[0]}; drop such rows"
+                ) from error
             if said.startswith("Sparse data was passed"):
                 raise TypeError(
                     f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or let the step before be "
