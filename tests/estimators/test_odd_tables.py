@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 import bayesmp as bmp
 from bayesmp.data import Scaling
@@ -462,3 +463,32 @@ def test_groups_that_do_not_fit_are_refused(cls):
 def test_labels_that_cannot_be_told_apart_are_refused(labels, told):
     with pytest.raises(ValueError, match=told):
         bmp.MPClassifier((4,), epochs=2).fit(np.random.default_rng(0).normal(size=(10, 2)), labels)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_a_function_taken_for_noise_is_told_of(cls):
+    """Ten waves in one column: training came to rest with one guess for all rows, and said nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.0, 10.0, (200, 1))
+    wave = np.sin(6.0 * x[:, 0])
+    y = wave + 0.1 * rng.normal(size=200) if cls is bmp.MPRegressor else wave > 0.0
+    with pytest.warns(
+        ConvergenceWarning, match=r"has learned next to nothing.*explain \d\d% of the targets'"
+    ) as caught:
+        model = cls(random_state=0).fit(x, y)
+    assert caught[0].filename == __file__ and model.score(x, y) < (0.2 if cls is bmp.MPRegressor else 0.7)
+    followed = np.column_stack([x, wave])  # what the sentence advises
+    assert fitted(cls, followed, y).score(followed, y) > 0.9
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_noise_is_no_function_taken_for_noise(cls):
+    """Nobody finds anything in it; neighbours of one group would, and do not count."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(20), 5)
+    x, own = rng.normal(size=(20, 2))[group] + 1e-3 * rng.normal(size=(100, 2)), rng.normal(size=20)
+    y = own[group] if cls is bmp.MPRegressor else own[group] > 0.0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cls((8,), random_state=0).fit(x, y, groups=group)
+    assert not [warning for warning in caught if "next to nothing" in str(warning.message)]
