@@ -3,5 +3,6 @@
 from bayesmp.diagnosis.advice import Diagnosis, Finding
 from bayesmp.diagnosis.judge import diagnose
 from bayesmp.diagnosis.run_summary import RunSummary
+from bayesmp.diagnosis.training import EXPLAINED, explained_otherwise
 
-__all__ = ["Diagnosis", "Finding", "RunSummary", "diagnose"]
+__all__ = ["EXPLAINED", "Diagnosis", "Finding", "RunSummary", "diagnose", "explained_otherwise"]

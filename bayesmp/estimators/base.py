@@ -25,8 +25,9 @@ from torch import Tensor
 from bayesmp.basics import checks
 from bayesmp.basics.arithmetic import undisturbed
 from bayesmp.basics.settings import SETTINGS
+from bayesmp.basics.telling import warn_user
 from bayesmp.data import Scaling
-from bayesmp.diagnosis import Diagnosis, diagnose
+from bayesmp.diagnosis import EXPLAINED, Diagnosis, diagnose, explained_otherwise
 from bayesmp.estimators.columns.encoder import TableEncoder
 from bayesmp.estimators.columns.sentinels import tell_sentinels
 from bayesmp.estimators.columns.values import is_plain
@@ -44,7 +45,7 @@ from bayesmp.heads import Head, mixture
 from bayesmp.layers import LeakyReLU, Linear
 from bayesmp.layers.base import Layer
 from bayesmp.network.network import Network
-from bayesmp.training.constant_guess import WHAT_TO_DO, WORSE
+from bayesmp.training.constant_guess import WHAT_TO_DO, WORSE, nll_of_one_guess
 from bayesmp.training.history import History
 from bayesmp.training.many import fit_many
 from bayesmp.training.schedules import has_objective
@@ -63,6 +64,7 @@ class OutlierWarning(UserWarning):
 
 FEWEST_ROWS = 3  # below which leave-one-out scores are NaN: two rows left apart have only each other
 NAMED = 3  # columns that an error names
+NEXT_TO_NOTHING = 0.05  # nats by which a score is better than that of one guess for all rows, and no more
 REPEATED_ROWS = 200  # up to so many rows, or twice those given, a row of weight 2 is learned as two rows
 
 AUTO, USUAL = "auto", (50,)  # widths of the hidden layers: a choice, and what it mostly is
@@ -217,6 +219,8 @@ class MPEstimator(BaseEstimator, ABC):
     ) -> Self:
         """Train on these rows; unless they are the first, on all seen before as well, from the means reached so far."""
         x, y, named, weight = self.counted_rows(x, y, groups, sample_weight)
+        if named is not None and len(x) > 1 and (named == named[0]).all():
+            warn_user("all rows are of one group, so no score tells how well rows of another group are predicted")
         n_networks = checks.check_positive_int(self.n_networks, "n_networks")
         starts: list[Tensor] | None = None
         if is_first:
@@ -263,12 +267,36 @@ class MPEstimator(BaseEstimator, ABC):
         scores = (math.nan, math.nan)
         if len(x) >= FEWEST_ROWS:
             scores = loo_scores(networks, histories, inputs, posed.targets, self._groups, weight)
+            if self.epochs == AUTO and not any(WORSE in history.stopped for history in histories):
+                self._warn_of_nothing_learned(inputs, torch.as_tensor(posed.targets), self._groups, weight, scores[0])
         self._seeds, (self.seen_x_, self.seen_y_, self.seen_weight_) = seeds, seen
         self.x_scaling_, self.y_scaling_ = x_scaling, posed.scaling
         self.networks_, self.histories_ = [network.to(torch.float64) for network in networks], histories
         self.n_iter_ = max(len(history) for history in histories)
         self.loo_score_, self.loo_error_ = self.loo_in_units(*scores)
         return self
+
+    def _warn_of_nothing_learned(
+        self, x: Floats, targets: Tensor, groups: Tensor, weight: Floats | None, nll: float
+    ) -> None:
+        """Warn where the score is that of one guess for all rows, though near neighbours or a straight line do better:
+        a function that bends too often is taken for noise, and training is at rest.
+        """
+        guess = nll_of_one_guess(targets, None if weight is None else torch.as_tensor(weight))
+        if guess == -math.inf or nll < guess - NEXT_TO_NOTHING:
+            return
+        rows = np.unique(groups.numpy(), return_index=True)[1]  # those of one group would explain each other
+        rows = np.random.default_rng(0).permutation(rows)
+        y = targets[rows] if targets.is_floating_point() else torch.nn.functional.one_hot(targets[rows])
+        explained = explained_otherwise(torch.as_tensor(x[rows]), y)
+        if explained > EXPLAINED:
+            warn_user(
+                f"{type(self).__name__} has learned next to nothing: leave-one-out it is no better than one guess for "
+                f"all rows, though near neighbours or a straight line explain {explained:.0%} of the targets' "
+                "variance. Do not use its predictions. A function that bends too often looks like noise to a network: "
+                "add columns that follow its bends, such as the sine and cosine of a period, or use another model",
+                ConvergenceWarning,
+            )
 
     def _warn_of_outliers(self, x: Floats, y: NDArray[Any]) -> None:
         """Warn of columns, or targets, in which values stand apart from all others."""
@@ -391,6 +419,11 @@ class MPEstimator(BaseEstimator, ABC):
             said = str(error).split("\n")[0].rstrip(".")
             if said.startswith("Input X contains"):
                 raise ValueError(f"{said}{_tell_gaps(X, name)}") from error
+            if said.startswith("Input y contains"):
+                rows = np.flatnonzero(~np.isfinite(np.asarray(y, dtype=np.float64).reshape(len(y), -1)).all(1))
+                raise ValueError(
+                    f"{said}: {len(rows):,} of {len(y):,} targets, first in row {rows[0]}; drop such rows"
+                ) from error
             if said.startswith("Sparse data was passed"):
                 raise TypeError(
                     f"X is sparse, and {name} learns from dense tables: pass X.toarray(), or let the step before be "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from bayesmp.basics.telling import warn_user
 from bayesmp.training.history import EpochRecord
@@ -25,19 +26,24 @@ WHAT_TO_DO = (
 
 def constant_nll(run: Run) -> float:
     """NLL of the best constant, per example and output; -inf if targets do not vary, where it has no error."""
-    y, weight = run.data.y, run.data.sample_weight
+    head, y = run.network.head, run.data.y
+    is_given = y.is_floating_point() and not head.is_learned
+    noise = float(head.expected(run.network.head_log_weights)) if is_given else 0.0
+    return nll_of_one_guess(y, run.data.sample_weight, noise)  # a constant is told of the same noise
+
+
+def nll_of_one_guess(y: Tensor, weight: Tensor | None, least_var: float = 0.0) -> float:
+    """The same for targets (n, o) or labels (n,), weighted (n,)."""
     often = torch.ones(len(y), dtype=torch.float64) if weight is None else weight
     often = (often / often.sum()).to(y.device)
     if not y.is_floating_point():
         shares = torch.bincount(y.flatten(), weights=often)
         return -float(torch.special.xlogy(shares, shares).sum())
-    head, mean = run.network.head, often @ y.double()
+    mean = often @ y.double()
     var = often @ (y.double() - mean).square()
     if bool((y == y[:1]).all(0).any()):
         return -math.inf
-    noise = 0.0 if head.is_learned else float(head.expected(run.network.head_log_weights))
-    var = var.clamp_min(noise)  # a constant is told of the same noise
-    return float((0.5 * (2.0 * math.pi * math.e * var).log()).mean())
+    return float((0.5 * (2.0 * math.pi * math.e * var.clamp_min(least_var)).log()).mean())
 
 
 def is_worse(run: Run) -> bool:

@@ -3,11 +3,13 @@
 import datetime
 import math
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 import bayesmp as bmp
 from bayesmp.data import Scaling
@@ -156,6 +158,19 @@ def test_columns_that_are_no_numbers_are_named_where_training_had_numbers(cls):
         model.predict(rows.assign(rooms=pd.Timestamp("2020-01-01")))
     with pytest.raises(ValueError, match=r"X contains NaN: column 'rooms' in 20 of 40 rows"):
         model.predict(rows.assign(rooms=pd.array([1, None] * 20, dtype="Int64")))
+
+
+def test_missing_targets_are_counted():
+    rows, y = frame()
+    gaps = y[bmp.MPRegressor].astype(float)
+    gaps[[7, 9]] = math.nan
+    for x, targets in (
+        (rows, gaps),
+        (rows.assign(town=["a", "b"] * 20), pd.array(gaps, dtype="Float64")),
+        (rows, np.c_[gaps, gaps]),
+    ):
+        with pytest.raises(ValueError, match=r"y contains NaN: 2 of 40 targets, first in row 7; drop such rows"):
+            bmp.MPRegressor(**OPTIONS).fit(x, targets)
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS)
@@ -411,6 +426,17 @@ def test_groups_stay_together_when_rows_come(cls):
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS)
+@pytest.mark.parametrize("n_groups", [1, 2])
+def test_a_few_groups_may_hold_all_rows(cls, n_groups):
+    """No rehearsal could leave a whole one out, and training ended in an error of torch.cat."""
+    x, y = table()
+    told = pytest.warns(UserWarning, match="all rows are of one group") if n_groups == 1 else nullcontext()
+    with told:
+        model = cls(**OPTIONS).set_params(epochs=2).fit(x, y[cls], groups=np.arange(40) % n_groups)
+    assert np.isfinite(model.loo_score_) and model.score(x, y[cls]) > 0.8
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
 def test_groups_that_do_not_fit_are_refused(cls):
     x, y = table()
     gaps: list = ["a"] * 39 + [None]
@@ -437,3 +463,32 @@ def test_groups_that_do_not_fit_are_refused(cls):
 def test_labels_that_cannot_be_told_apart_are_refused(labels, told):
     with pytest.raises(ValueError, match=told):
         bmp.MPClassifier((4,), epochs=2).fit(np.random.default_rng(0).normal(size=(10, 2)), labels)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_a_function_taken_for_noise_is_told_of(cls):
+    """Ten waves in one column: training came to rest with one guess for all rows, and said nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.0, 10.0, (200, 1))
+    wave = np.sin(6.0 * x[:, 0])
+    y = wave + 0.1 * rng.normal(size=200) if cls is bmp.MPRegressor else wave > 0.0
+    with pytest.warns(
+        ConvergenceWarning, match=r"has learned next to nothing.*explain \d\d% of the targets'"
+    ) as caught:
+        model = cls(random_state=0).fit(x, y)
+    assert caught[0].filename == __file__ and model.score(x, y) < (0.2 if cls is bmp.MPRegressor else 0.7)
+    followed = np.column_stack([x, wave])  # what the sentence advises
+    assert fitted(cls, followed, y).score(followed, y) > 0.9
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_noise_is_no_function_taken_for_noise(cls):
+    """Nobody finds anything in it; neighbours of one group would, and do not count."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(20), 5)
+    x, own = rng.normal(size=(20, 2))[group] + 1e-3 * rng.normal(size=(100, 2)), rng.normal(size=20)
+    y = own[group] if cls is bmp.MPRegressor else own[group] > 0.0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cls((8,), random_state=0).fit(x, y, groups=group)
+    assert not [warning for warning in caught if "next to nothing" in str(warning.message)]

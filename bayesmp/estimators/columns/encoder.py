@@ -69,6 +69,7 @@ class Column:
         pooled: marks of the rare texts that OTHER stands for, which may be names of people.
         decimal: sign of formatted numbers, such as 1.234,50; None for plain ones.
         unit: of numbers in texts, such as 3750 g; None for others.
+        gaps: marks of the texts that stood for missing numbers or dates, such as "?".
         calendar: which numbers dates become; None for other kinds.
     """
 
@@ -81,6 +82,7 @@ class Column:
     decimal: Annotated[str, OneOf((".", ","))] | None = None
     unit: str | None = None
     calendar: Calendar | None = None
+    gaps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.kind == "date") != (self.calendar is not None):
@@ -296,9 +298,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if column.kind == "number" and (told_of := tell_sentinels(f"column {name!r}", present)):
             doubts += self._note(told_of)
         if n_missing > 0:
-            gaps = plural(n_missing, f"missing {one}")
-            self._note(f"column {name!r}: {gaps} replaced by the median, and marked")
-        self.columns_.append(replace(column, median=float(np.median(present)), marks_missing=n_missing > 0))
+            missing = plural(n_missing, f"missing {one}")
+            self._note(f"column {name!r}: {missing} replaced by the median, and marked")
+        gaps = tuple(sorted({_mark(text) for text in found.others}))
+        self.columns_.append(replace(column, median=float(np.median(present)), marks_missing=n_missing > 0, gaps=gaps))
         return doubts
 
     def _add_categories(self, name: str, values: Series) -> list[str]:
@@ -343,6 +346,8 @@ def _encode_measured(column: Column, values: Series) -> tuple[Floats, NDArray[np
         found, bad = as_numbers(values, column.decimal, column.unit)
     else:
         found, bad = read_as(values, calendar.is_clock, calendar.order)
+    known = set(column.gaps)
+    bad = [text for text in bad if _mark(text) not in known]
     if len(values) - len(bad) < MOSTLY * len(values):
         how = "19:30" if calendar and calendar.is_clock else "2024-03-01"
         advice = f", which cannot be read as those were; write them as {how}" if calendar else ""
@@ -388,7 +393,7 @@ def _encode_categories(column: Column, values: Series) -> tuple[Floats, NDArray[
 
 def _mark(text: str) -> str:
     """A text, to be known again and not to be read."""
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
+    return hashlib.blake2b(text.strip().encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 ENCODERS = {"number": _encode_measured, "date": _encode_measured, "category": _encode_categories}

@@ -333,7 +333,7 @@ class ObjectiveSchedule(Schedule):
         descent = descent.smoothed_as_it_pays()
         if rehearsed is not None:
             self._hear_unseen(*rehearsed, descent, groups)
-        elif judges:
+        elif judges and n_joined < n:  # a rehearsal finds no rows where a few groups hold nearly all
             unseen = self._unseen(descent, x, y, self._once(x, y, order[n_joined : n_joined + MOST_JUDGING]))
             self.belief_scale = belief_scale(unseen, settings=self.settings)
         while n_joined < n:

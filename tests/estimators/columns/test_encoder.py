@@ -104,6 +104,17 @@ def test_numbers_with_a_few_texts_between_them():
         encoder.encode(frame(a=["x", "x", "1"]))
 
 
+def test_a_text_that_meant_a_gap_in_training_means_one_in_any_table():
+    """A row with "?" was refused when it came alone, and one among many was told of each time."""
+    encoder = decided(frame(a=[*map(str, range(20)), "?", " ?"], b=["2024-03-01", "2024-03-02"] * 10 + ["none"] * 2))
+    again = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))
+    for known in (encoder, again):
+        found = known.encode(frame(a=["?"], b=["none"]))
+        assert found.x.tolist() == [[9.5, 1.0, 0.5, 1.0]] and not found.is_unseen.any() and not found.notes
+        with pytest.raises(TableError, match="'a' held numbers in the training table, and now 1 text such as 'x'"):
+            known.encode(frame(a=["x"], b=["none"]))
+
+
 def test_codes_can_be_taken_as_categories():
     encoder = decided(frame(code=["07", "12", "07", "12"]), categories=["code"])
     assert features(encoder) == ["code=07", "code=12"]
