@@ -50,12 +50,14 @@ def test_all_rows_have_all_scores(results, capsys):
     assert "OOD-AUROC epistemic" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_baselines_can_be_chosen_and_one_seed_is_no_ensemble(results):
     rows = results("--baselines", "adamw-early", "--seeds", "0", "--skip-svhn")
     assert [row["method"] for row in rows] == ["AdamW", "AdamW, best epoch by 24 held out", "ours"]
     assert not any("OOD-AUROC" in row for row in rows)
 
 
+@pytest.mark.slow
 def test_held_out_images_are_scored_in_place_of_the_test_sets(results, monkeypatch, patterns):
     def fail(self, scaling):
         raise AssertionError("read SVHN")

@@ -32,6 +32,7 @@ def test_demo_prints_a_table_and_writes_a_picture(call, tmp_path):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_demo_is_the_same_for_the_same_seed():
     one, same, other = (demo.run_demo(seed=seed, epochs=2, progress=False) for seed in (0, 0, 1))
     assert one.inside == same.inside

@@ -187,6 +187,7 @@ def test_info_tells_what_a_model_is(made, call, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_info_tells_how_the_noise_depends_on_the_input(call, tmp_path):
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(300, 2)), rng.normal(size=300)

@@ -83,6 +83,7 @@ def test_a_column_of_labels_is_taken_with_a_warning():
 
 
 class TestPartialFit:
+    @pytest.mark.slow
     def test_classes_may_come_later(self):
         x, y = blobs(300)
         order = np.argsort(y, kind="stable")  # the first rows are all of class 0

@@ -87,6 +87,7 @@ def test_they_are_the_fits_that_follow_each_other(cls):
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.slow
 def test_one_network_is_what_it_was(cls):
     """Bit for bit: a run that is made by hand, with the first seed that random_state draws; so is the first of two."""
     x, y = table(cls)
@@ -110,6 +111,7 @@ def test_one_network_is_what_it_was(cls):
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.slow
 def test_leave_one_out_is_that_of_the_mixture(cls):
     """log-mean-exp of what `influence` says of each run; the runs are made by hand."""
     x, y = table(cls)
@@ -222,6 +224,7 @@ def test_files_and_pickles_hold_all_of_them(cls, tmp_path):
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@pytest.mark.slow
 def test_more_rows_are_learned_by_all_from_where_they_are(cls):
     x, y = table(cls)
     draws = np.random.RandomState(0)
@@ -288,6 +291,7 @@ def test_the_first_is_diagnosed():
     assert str(two.diagnose(x, y)) == str(one.diagnose(x, y))
 
 
+@pytest.mark.slow
 def test_processes_end_the_same(monkeypatch):
     """Leave-one-out scores, too: what a head knows of all labels is not among what comes back from a process. Most of
     these are of one class, and noisy, where that matters.

@@ -82,6 +82,7 @@ def test_own_data_differ_between_networks_and_are_the_same_each_time():
     assert (same[0] == same[1]).all() and (same[0] == CASES["uncertainty"].training_data()[0]).all()
 
 
+@pytest.mark.slow
 def test_each_network_is_trained_on_its_own_data():
     """Ours against a plain fit to the draw; the paper's way against one data set, which is the first network's draw."""
     ours = {"batch_size": 50, "max_epochs": 3}

@@ -60,6 +60,7 @@ def test_strange_digits_are_turned_and_inverted_pixels():
     np.testing.assert_allclose(pixels(strange["inverted"]()), 255 - original.reshape(len(original), -1), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_mnist_has_both_parts_and_all_scores(run, digits, tmp_path):
     status, printed, found = run("mnist", "--quick")
     assert status == 0, printed
@@ -154,6 +155,7 @@ def test_a_share_of_the_labels_is_swapped_for_another_class():
     assert not torch.equal(given, mislabelled.swap_labels(y, 0.1, 1))
 
 
+@pytest.mark.slow
 def test_wrong_labels_are_found_and_what_was_removed_or_mended_is_compared(run, digits, tmp_path):
     """Blocks of bright pixels are easy to tell apart: a label of another block is a surprise."""
     status, printed, found = run("forget", "--quick", "--parts", "wrong")

@@ -56,6 +56,7 @@ def test_many_are_trained_as_one_by_one(workers):
         assert one.loo_nll == other.loo_nll and one.stopped == other.stopped and len(other) == 6
 
 
+@pytest.mark.slow
 def test_workers_are_started_only_where_they_save_time(monkeypatch):
     """Tiny networks took four seconds longer in processes. Either road ends the same, bit for bit."""
     x, y = data()
@@ -225,6 +226,7 @@ def test_mistakes_are_told_at_once():
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 @pytest.mark.parametrize("seconds", [0.05, 8.0])
+@pytest.mark.slow
 def test_an_interrupt_ends_the_workers(tmp_path, seconds):
     """Ctrl-C reaches the parent; its workers go with it, and say nothing, whether they have begun or are being started.
     Once it came while the first worker was being started, and the parent waited for it for ever.

@@ -242,6 +242,7 @@ def test_a_later_table_is_read_as_the_first_one():
         copy.encode(frame("13/3/2024", "14/3/2024", "15/3/2024"))
 
 
+@pytest.mark.slow
 def test_a_table_with_dates_from_fit_to_predict(tmp_path):
     rng = np.random.default_rng(0)
     days = pandas.Series(pandas.date_range("2022-01-01", periods=800))
