@@ -95,6 +95,7 @@ def test_a_disk_that_is_full_only_at_the_end(step, writer, tmp_path, monkeypatch
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_told_by_predict(tmp_path):
     """The whole program, in a process whose files may not grow."""
     table = tmp_path / "table.csv"
@@ -191,6 +192,7 @@ def test_who_may_read_a_file_does_not_change(writer, tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_a_picture_is_written_whole(tmp_path, no_room):
     pytest.importorskip("matplotlib")
     from bayesmp.cli import demo

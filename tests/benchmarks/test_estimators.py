@@ -46,6 +46,7 @@ def test_gaussian_processes_see_some_rows_only():
     np.testing.assert_array_equal(*seen[0])
 
 
+@pytest.mark.slow
 def test_targets_are_scored_in_units_of_the_training_part():
     x, y = (part.numpy() for part in helpers.linear_data(80))
     rows = {}
@@ -58,6 +59,7 @@ def test_targets_are_scored_in_units_of_the_training_part():
     assert rows[1.0][0]["leave-one-out NLL"] == pytest.approx(rows[1000.0][0]["leave-one-out NLL"], abs=1e-2)
 
 
+@pytest.mark.slow
 def test_tables_from_the_command_line(tmp_path, capsys):
     path = tmp_path / "o.json"
     estimators.main(["--quick", "--seeds", "2", "--tables", "diabetes", "wine", "--device", "cpu", "--out", str(path)])

@@ -89,6 +89,7 @@ def test_the_rise_is_from_the_best_checkpoint_of_each_seed_to_its_last():
     assert honesty.summary_row("task", [run(0, "25", 0.5)])["auto - best"] is None
 
 
+@pytest.mark.slow
 def test_tables_from_the_command_line(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(honesty, "friedman1", tiny_task)
     makers.write_table_text(tmp_path / "uci/UCI_Datasets/yacht/data", makers.table(n=30))

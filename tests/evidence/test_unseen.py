@@ -67,6 +67,7 @@ def drawn_labels(n, *, scale=1.0, spread=1.0, seed=0):
 
 
 @pytest.mark.parametrize("scale", [0.4, 1.0, 4.0])
+@pytest.mark.slow
 def test_the_belief_scale_of_labels_is_that_of_the_draws(scale):
     assert belief_scale(drawn_labels(10_000, scale=scale)) == pytest.approx(scale, rel=0.3)
 
