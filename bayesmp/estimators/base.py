@@ -333,25 +333,20 @@ class MPEstimator(BaseEstimator, ABC):
             histories = self._train(networks, x, targets, seeds, of_rows)
         failed = [history for history in histories if WORSE in history.stopped]
         if failed:
-            one_of = "" if len(networks) == 1 else f", {len(failed)} of its {len(networks)} networks,"
-            warnings.warn(
-                f"{type(self).__name__}{one_of} ended {WORSE}, with a leave-one-out NLL of "
-                f"{failed[0].loo_nll[-1]:.3g}. {WHAT_TO_DO}",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+            told = f"ended {WORSE}, with a leave-one-out NLL of {failed[0].loo_nll[-1]:.3g}. {WHAT_TO_DO}"
+            self._warn_of_end(failed, len(networks), told)
         restless = [history for history in histories if history.stopped.startswith(NOT_AT_REST)]
         if restless:
-            one_of = "" if len(networks) == 1 else f", {len(restless)} of its {len(networks)} networks,"
-            warnings.warn(
-                f"{type(self).__name__}{one_of} was {restless[0].stopped}: "
-                + tell_unrest(refreshes(restless[0]), f"raise max_epochs (now {self.max_epochs})"),
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+            why = tell_unrest(refreshes(restless[0]), f"raise max_epochs (now {self.max_epochs})")
+            self._warn_of_end(restless, len(networks), f"was {restless[0].stopped}: {why}")
         if self.verbose:
             print(*histories, sep="\n")
         return histories
+
+    def _warn_of_end(self, concerned: list[History], n_networks: int, told: str) -> None:
+        """Warn of how some networks ended."""
+        one_of = "" if n_networks == 1 else f", {len(concerned)} of its {n_networks} networks,"
+        warnings.warn(f"{type(self).__name__}{one_of} {told}", ConvergenceWarning, stacklevel=5)
 
     def _train(
         self,
